@@ -1,0 +1,1 @@
+"""libbpf through ctypes. Knows nothing of svcctl."""

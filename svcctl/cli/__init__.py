@@ -1,0 +1,1 @@
+"""The command line: parses arguments, asks the state, hands records to render."""

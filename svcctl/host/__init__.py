@@ -1,0 +1,1 @@
+"""The host: namespaces, processes, sockets, locks, mounts."""

@@ -1,0 +1,1 @@
+"""Typed maps: model values <-> bytes of the pinned maps."""

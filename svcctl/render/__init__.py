@@ -1,0 +1,1 @@
+"""Records -> text, wide, json, jsonl, yaml, name, prometheus."""

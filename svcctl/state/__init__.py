@@ -1,0 +1,1 @@
+"""The state directory: the only place that changes kernel state."""

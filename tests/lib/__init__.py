@@ -1,0 +1,1 @@
+"""Helpers of the tests: throw-away worlds, servers, runners."""

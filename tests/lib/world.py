@@ -1,0 +1,81 @@
+"""A throw-away world for one test: own network and mount namespace, own bpffs on /sys/fs/bpf.
+
+The calling thread is moved in with unshare(2) and back with setns(2), so the test's own sockets and every
+child process live inside. Nothing outlives the world: the mounts go with the namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{what}: {os.strerror(errno)}")
+
+
+def sh(command: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """Run a shell command, fail loudly with its output."""
+    done = subprocess.run(command, shell=True, text=True, capture_output=True, **kwargs)  # type: ignore[call-overload]
+    if done.returncode != 0:
+        raise AssertionError(f"{command!r} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done  # type: ignore[no-any-return]
+
+
+class World:
+    """Where a test lives: `bpffs` is the mounted path (mode 0711), `cgroup` the cgroup2 mount if there is one."""
+
+    bpffs = "/sys/fs/bpf"
+
+    @property
+    def netns_inode(self) -> int:
+        """Inode number of the network namespace the calling thread is in."""
+        return os.stat("/proc/thread-self/ns/net").st_ino
+
+    @property
+    def state_dir(self) -> str:
+        """Path of the state directory of this namespace."""
+        return f"{self.bpffs}/{self.netns_inode}_svcctl"
+
+    def sh(self, command: str) -> str:
+        """Output of a shell command that must succeed."""
+        return sh(command).stdout
+
+
+@contextlib.contextmanager
+def world(bpffs_mode: str = "0711") -> Iterator[World]:
+    """Enter a new world; leave it on exit. Needs root."""
+    net = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    mnt = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    cwd = os.getcwd()
+    try:
+        _check(_libc.unshare(CLONE_NEWNET | CLONE_NEWNS), "unshare")
+        try:
+            sh("mount --make-rprivate /")
+            sh(f"mount -t bpf -o mode={bpffs_mode} bpf /sys/fs/bpf")
+            sh("ip link set lo up")
+            yield World()
+        finally:
+            _check(_libc.setns(mnt, CLONE_NEWNS), "setns mnt")
+            _check(_libc.setns(net, CLONE_NEWNET), "setns net")
+            os.chdir(cwd)
+    finally:
+        os.close(net)
+        os.close(mnt)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """A temporary directory that goes away."""
+    with tempfile.TemporaryDirectory(prefix="svcctl-test-") as path:
+        yield path
