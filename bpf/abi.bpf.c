@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Built, read for its BTF, never loaded: BTF holds only what something refers
+ * to, so what user space mirrors and no map mentions is referred to here. */
+#include <linux/bpf.h>
+#include "svc_dispatch_maps.h"
+#include "svc_state_maps.h"
+
+#define ANCHOR(kind, name) const kind name *anchor_##name
+
+ANCHOR(enum, svc_family);
+ANCHOR(enum, svc_drop_reason);
+ANCHOR(enum, svc_usage_index);
+ANCHOR(enum, svc_program_index);
+ANCHOR(enum, svc_attachment_kind);
+ANCHOR(enum, svc_swap_phase);
+
+char _license[] SEC("license") = "Dual BSD/GPL";

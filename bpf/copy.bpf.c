@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Copies sockets from one sockmap to another, run by `upgrade` when it makes
+ * `sockets` larger: user space reads cookies from a sockmap, not sockets. Never
+ * attached; BPF_PROG_TEST_RUN calls it with a packet that begins with the id
+ * of a destination in host byte order, after 14 bytes of Ethernet header.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include "svc_types.h"
+#include <bpf/bpf_helpers.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} old_sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} new_sockets SEC(".maps");
+
+#define ETHERNET_HEADER 14
+
+/* Returns how many of the destination's sockets could not be copied. */
+SEC("tc")
+int copy_sockets(struct __sk_buff *skb)
+{
+	__u32 id = 0, failed = 0;
+
+	if (bpf_skb_load_bytes(skb, ETHERNET_HEADER, &id, sizeof(id)))
+		return SVC_SOCKETS_PER_DESTINATION;
+
+	for (__u32 i = 0; i < SVC_SOCKETS_PER_DESTINATION; i++) {
+		__u32 index = id * SVC_SOCKETS_PER_DESTINATION + i;
+		struct bpf_sock *sk;
+
+		sk = bpf_map_lookup_elem(&old_sockets, &index);
+		if (!sk)
+			continue;
+		if (bpf_map_update_elem(&new_sockets, &index, sk, BPF_ANY))
+			failed++;
+		bpf_sk_release(sk);
+	}
+	return failed;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
