@@ -1,0 +1,147 @@
+"""Attachments: recorded first, made as a link, pinned at once; taken away in the other order."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from svcctl.bpf.errors import BpfError
+from svcctl.bpf.link import Link
+from svcctl.bpf.program import Program
+from svcctl.maps import catalog, enums, layouts
+from svcctl.maps.layouts import U32, Attachment, AttachmentKey
+from svcctl.state.programs import describe_program, load_object
+from svcctl.state.session import pin_error
+from svcctl.state.writer import link_info
+
+if TYPE_CHECKING:
+    from svcctl.bpf.object import Object
+    from svcctl.maps.catalog import ProgramShape
+    from svcctl.state.session import State
+    from svcctl.state.writer import Writer
+
+
+class Attached(NamedTuple):
+    """One row of `attachments`. `program_id` and `up` are None for who may not open links."""
+
+    kind: str
+    target: int
+    hook: str
+    program: str
+    program_id: int
+    link_id: int
+    since_ns: int
+    version: str
+    up: bool | None
+
+
+def netns_key(inode: int) -> AttachmentKey:
+    """Key of the dispatcher's attachment."""
+    return AttachmentKey(enums.ATTACH_NETNS, catalog.SK_LOOKUP, inode)
+
+
+def pin_dispatcher(writer: Writer, max_bindings: int, max_destinations: int) -> None:
+    """Make the dispatcher's maps (those that are missing) and program, and pin them in the writer's directory."""
+    sizes = catalog.dispatch_sizes(max_bindings, max_destinations)
+    reuse = {name: writer.map(name) for name in catalog.DISPATCH_MAPS if writer.has_map(name)}
+    with load_object(catalog.DISPATCH.object, sizes, reuse) as loaded:
+        for name in catalog.DISPATCH_MAPS:
+            if name not in reuse:
+                pin_map(writer, loaded, name)
+        for name, shape in catalog.DISPATCH_MAPS.items():
+            if shape.usage is not None and name not in reuse:
+                writer.put_usage(name, layouts.Usage(0, sizes[name]))
+        with loaded.program(catalog.DISPATCH.name) as program:
+            record_program(writer, catalog.DISPATCH, program, catalog.DISPATCH.index)
+            if not os.path.lexists(writer.pin(catalog.DISPATCH.pin)):
+                program.pin(writer.pin(catalog.DISPATCH.pin))
+
+
+def pin_map(writer: Writer, loaded: Object, name: str, prefix: str = "") -> None:
+    """Pin a map of a loaded object with the mode and group of the state."""
+    path = writer.pin(prefix + name)
+    with loaded.map(name) as made:
+        made.pin(path)
+    writer.pin_mode(path)
+
+
+def record_program(writer: Writer, shape: ProgramShape, program: Program, index: int) -> None:
+    """Write a program's record at `index` of `programs`."""
+    writer.map("programs").update(U32.pack(index), layouts.PROGRAM.pack(describe_program(shape, program)))
+
+
+def is_attached(state: State) -> bool:
+    """Whether the dispatcher's attachment is recorded."""
+    key = layouts.ATTACHMENT_KEY.pack(netns_key(state.netns.inode))
+    return state.map("attachments").lookup(key) is not None
+
+
+def attach_netns(writer: Writer) -> None:
+    """Record and make the dispatcher's link. Its program must be pinned. Inside `changing()`."""
+    shape = catalog.DISPATCH
+    key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
+    attachments = writer.map("attachments")
+    if attachments.lookup(key) is None:
+        attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.index, 0, time.time_ns(), 0, 0)))
+    info = link_info(writer, shape)
+    if info is None:
+        with Program.open_pinned(writer.pin(shape.pin)) as program:
+            with Link.create(program, writer.netns.fd, shape.hook) as link:
+                link.pin(writer.pin(shape.link_pin))
+                info = link.info
+    attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.index, info.id, time.time_ns(), 0, 0)))
+
+
+def detach_netns(writer: Writer) -> None:
+    """Take the dispatcher off: unpinning the link detaches it. Bindings and sockets stay. Inside `changing()`."""
+    path = writer.pin(catalog.DISPATCH.link_pin)
+    if os.path.lexists(path):
+        os.unlink(path)
+    writer.map("attachments").delete(layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode)))
+
+
+def list_attachments(state: State) -> list[Attached]:
+    """All recorded attachments; root also sees whether the kernel still has each link."""
+    rows = []
+    for key_data, value_data in state.map("attachments").items():
+        key, value = layouts.ATTACHMENT_KEY.unpack(key_data), layouts.ATTACHMENT.unpack(value_data)
+        record = layouts.PROGRAM.unpack(
+            state.map("programs").lookup(U32.pack(value.program)) or bytes(layouts.PROGRAM.size)
+        )
+        rows.append(
+            Attached(
+                kind="netns" if key.kind == enums.ATTACH_NETNS else str(key.kind),
+                target=key.target,
+                hook="sk_lookup" if key.hook == catalog.SK_LOOKUP else str(key.hook),
+                program=layouts.text(record.name),
+                program_id=record.id,
+                link_id=value.link_id,
+                since_ns=value.since_ns,
+                version=layouts.text(record.version),
+                up=_is_up(state, key.target),
+            )
+        )
+    return sorted(rows)
+
+
+def _is_up(state: State, target: int) -> bool | None:
+    """Whether the link is alive, None if the caller may not look (links cannot be opened read-only)."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        info = link_info(state, catalog.DISPATCH)
+    except (BpfError, OSError):
+        return None
+    return info is not None and info.netns_inode == target
+
+
+def open_program(state: State, shape: ProgramShape, prefix: str = "") -> Program | None:
+    """The pinned program, None without a pin. For writers: the pins are root's."""
+    path = state.pin(prefix + shape.pin)
+    try:
+        return Program.open_pinned(path)
+    except BpfError as error:
+        if error.errno == 2:
+            return None
+        raise pin_error(error, path) from error

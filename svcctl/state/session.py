@@ -1,0 +1,253 @@
+"""Open state: readers and the one writer, with their pinned maps.
+
+A reader opens pins read-only and never writes; a writer holds the exclusive lock from open to close. Both look
+at `meta` first: whose namespace it is, which layout, whether a writer is at work.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import TYPE_CHECKING
+
+from svcctl.bpf.errors import BpfError
+from svcctl.bpf.map import Map
+from svcctl.errors import Incompatible, PermissionProblem, SvcctlError
+from svcctl.host import flock
+from svcctl.host.netns import Netns
+from svcctl.maps import catalog, layouts
+from svcctl.state import place as places
+from svcctl.state.lock import open_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self, TypeVar
+
+    from svcctl.maps.layouts import Meta
+    from svcctl.state.place import Place
+
+    T = TypeVar("T")
+
+ZERO = b"\0\0\0\0"
+"""Key of the only entry of `meta`."""
+
+
+class State:
+    """Pinned maps of one state directory, opened when first asked for and closed together."""
+
+    read_only = True
+
+    def __init__(self, place: Place, netns: Netns, path: str) -> None:
+        self.place = place
+        self.netns = netns
+        self.path = path
+        self._maps: dict[str, Map] = {}
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for opened in self._maps.values():
+            opened.close()
+        self._maps.clear()
+        self.netns.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def pin(self, name: str) -> str:
+        """Path of a pin in the directory."""
+        return f"{self.path}/{name}"
+
+    def map(self, name: str) -> Map:
+        """The pinned map `name`. Raises Incompatible if its pin is missing or of another shape."""
+        opened = self._maps.get(name)
+        if opened is None:
+            opened = self._maps[name] = open_map(self.pin(name), name, read_only=self.read_only)
+        return opened
+
+    def has_map(self, name: str) -> bool:
+        """Whether `name` is pinned: a half that was never attached has no maps."""
+        return name in self._maps or os.path.lexists(self.pin(name))
+
+    def has_dispatcher(self) -> bool:
+        """Whether the dispatcher's maps were made."""
+        return self.has_map("destinations")
+
+    def meta(self) -> Meta:
+        """The `meta` record as it is now. Raises Incompatible if it is not svcctl's or of a newer layout."""
+        data = self.map("meta").lookup(ZERO)
+        if data is None:
+            raise Incompatible(f"{self.pin('meta')}: the map is empty")
+        return check_meta(layouts.META.unpack(data), self.pin("meta"))
+
+
+def open_map(path: str, name: str, *, read_only: bool) -> Map:
+    """Open a pinned map and compare its shape with the catalogue, all differences at once."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        raise places.missing_pin(path) from None
+    places.check_owner(path, status)
+    try:
+        opened = Map.open_pinned(path, read_only=read_only)
+    except BpfError as error:
+        raise pin_error(error, path) from error
+    shape, info = catalog.MAPS[name], opened.info
+    wrong = [
+        f"{what} {have}, expected {want}"
+        for what, have, want in (
+            ("type", info.type, shape.type),
+            ("key size", info.key_size, shape.key_size),
+            ("value size", info.value_size, shape.value_size),
+        )
+        if have != want
+    ]
+    if wrong:
+        opened.close()
+        raise Incompatible(
+            f"pinned map {path}: {'; '.join(wrong)}",
+            hint="'svcctl upgrade' carries an older layout over; 'svcctl unload' clears what cannot be used",
+        )
+    return opened
+
+
+def pin_error(error: BpfError, path: str) -> SvcctlError:
+    """What a failed BPF_OBJ_GET means to the user."""
+    if error.errno == errno.ENOENT:
+        return places.missing_pin(path)
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return PermissionProblem(
+            f"open {path}: {os.strerror(error.errno)}",
+            hint="needs root, or for reading: the group of 'svcctl load --group' (before Linux 5.19 with CAP_BPF)",
+        )
+    return Incompatible(
+        f"open {path}: not a pinned object of the right kind ({os.strerror(error.errno or 0)})",
+        hint="'svcctl check' lists what is broken; 'svcctl unload' clears it",
+    )
+
+
+def check_meta(meta: Meta, path: str) -> Meta:
+    """Refuse what is not svcctl's, and layouts this version does not know. An older one passes: see `schema`."""
+    if meta.magic != layouts.MAGIC:
+        raise Incompatible(f"{path}: not written by svcctl", hint="'svcctl unload' clears it")
+    if meta.schema > layouts.SCHEMA:
+        raise Incompatible(
+            f"state has layout {meta.schema} (svcctl {layouts.text(meta.version)}), this svcctl knows up to {layouts.SCHEMA}",
+            hint="use the newer svcctl",
+        )
+    return meta
+
+
+def need_current_schema(meta: Meta) -> None:
+    """Refuse an older layout for anything but upgrade and unload."""
+    if meta.schema != layouts.SCHEMA:
+        raise Incompatible(
+            f"state has layout {meta.schema} (svcctl {layouts.text(meta.version)}), this svcctl writes {layouts.SCHEMA}",
+            hint="'svcctl upgrade' carries the state over without interruption",
+        )
+
+
+class Reader(State):
+    """Read-only look at the state. Holds no lock after it was opened."""
+
+    def generation(self) -> int:
+        """meta.generation now: odd while a writer is at work."""
+        return self.meta().generation
+
+
+def open_reader(place: Place) -> Reader:
+    """Open for reading; as root or as a member of the state's group.
+
+    Who may open the directory takes its lock shared while `meta` is opened, without waiting for a writer: what
+    is read is judged by the generation, not by the lock.
+    """
+    netns = Netns.open(place.netns)
+    try:
+        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
+        fd = _open_directory(path, netns.inode, place)
+        reader = Reader(place, netns, path)
+        try:
+            places.check_owner(path, os.fstat(fd))
+            if os.access(path, os.R_OK):
+                lockable = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    flock.try_lock(lockable, exclusive=False)
+                    need_current_schema(reader.meta())
+                finally:
+                    os.close(lockable)
+            else:
+                need_current_schema(reader.meta())
+            _check_identity(reader.meta(), netns, path)
+        except BaseException:
+            for opened in reader._maps.values():
+                opened.close()
+            raise
+        finally:
+            os.close(fd)
+        return reader
+    except BaseException:
+        netns.close()
+        raise
+
+
+def _open_directory(path: str, inode: int, place: Place) -> int:
+    """An O_PATH descriptor of the state directory, or the right error."""
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        places.check_bpffs(place.bpffs)
+        raise places.not_loaded(inode, place.bpffs) from None
+    except PermissionError:
+        raise PermissionProblem(
+            f"{path}: permission denied",
+            hint="needs root, or membership in the group of 'svcctl load --group' and a searchable bpffs (mode 0711)",
+        ) from None
+    except NotADirectoryError:
+        raise Incompatible(f"{path}: not a directory") from None
+
+
+def _check_identity(meta: Meta, netns: Netns, path: str) -> None:
+    """Second opinion on the namespace for readers, who may not open the link: cookies never repeat."""
+    if meta.netns_cookie:
+        cookie = netns.cookie()
+        if cookie is not None and cookie != meta.netns_cookie:
+            raise dead_directory(path, netns.inode)
+
+
+def dead_directory(path: str, inode: int) -> SvcctlError:
+    """The state is that of a namespace that no longer exists; the inode number was given out again."""
+    error = places.not_loaded(inode, os.path.dirname(path))
+    error.message = f"{path} belongs to an earlier network namespace with the same inode {inode}, which is gone"
+    error.hint = "'svcctl load' clears it and loads; 'svcctl gc' only clears it"
+    return error
+
+
+def read_consistent(place: Place, read: Callable[[Reader], T]) -> tuple[T, bool]:
+    """Run `read` until no writer was at work meanwhile, at most four times; (result, whether it is consistent).
+
+    Between tries a writer gets a moment to finish. Errors of a torn read (a pin renamed away) count as a try.
+    """
+    for attempt in range(4):
+        last = attempt == 3
+        try:
+            with open_reader(place) as reader:
+                before = reader.generation()
+                if before & 1 and not last:
+                    time.sleep(0.01 * 3**attempt)
+                    continue
+                result = read(reader)
+                if not before & 1 and reader.generation() == before:
+                    return result, True
+                if last:
+                    return result, False
+        except Incompatible:
+            if last:
+                raise
+            time.sleep(0.01)
+    raise AssertionError("unreachable")

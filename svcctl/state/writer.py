@@ -1,0 +1,252 @@
+"""The one writer: exclusive lock, identity checks, and the mark around every change.
+
+`meta.generation` is odd from before the first write to after the last one. A command that finds it odd was
+preceded by one that died: it repairs first. There is no journal; see ARCHITECTURE.md, 'A command that dies'.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from svcctl.bpf.errors import BpfError
+from svcctl.bpf.link import Link
+from svcctl.errors import Conflict, Incompatible, NotLoaded, PermissionProblem
+from svcctl.host.netns import Netns
+from svcctl.maps import catalog, enums, layouts
+from svcctl.maps.layouts import U32, ProgramRecord
+from svcctl.state import place as places
+from svcctl.state.lock import open_locked
+from svcctl.state.session import ZERO, State, dead_directory, need_current_schema, pin_error
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from svcctl.bpf.link import LinkInfo
+    from svcctl.maps.catalog import ProgramShape
+    from svcctl.maps.layouts import Meta, Usage
+    from svcctl.state.place import Place
+
+
+class Writer(State):
+    """Holds the lock. Every change goes through `changing()`."""
+
+    read_only = False
+
+    def __init__(self, place: Place, netns: Netns, path: str, fd: int, command: str) -> None:
+        super().__init__(place, netns, path)
+        self.fd = fd
+        self.command = command
+        self._depth = 0
+
+    def close(self) -> None:
+        """Close every descriptor and so release the lock."""
+        super().close()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def put_meta(self, meta: Meta) -> None:
+        """Write `meta` back."""
+        self.map("meta").update(ZERO, layouts.META.pack(meta))
+
+    def changing(self, **fields: int) -> Change:
+        """Context of all writes of a command; `fields` of meta are set together with the mark."""
+        return Change(self, fields)
+
+    def usage(self, name: str) -> Usage:
+        """Used and largest number of entries of a map."""
+        data = self.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
+        return layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
+
+    def put_usage(self, name: str, usage: Usage) -> None:
+        """Write how full a map is."""
+        self.map("usage").update(U32.pack(catalog.MAPS[name].usage or 0), layouts.USAGE.pack(usage))
+
+    def program_record(self, index: int) -> ProgramRecord:
+        """What `programs` says of a program; id 0 if it was never loaded."""
+        data = self.map("programs").lookup(U32.pack(index))
+        return layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
+
+    def pin_mode(self, path: str) -> None:
+        """Give a new map pin the state's mode and group."""
+        meta = self.meta()
+        os.chmod(path, meta.mode)
+        if os.stat(path).st_gid != meta.group:
+            os.chown(path, -1, meta.group)
+
+
+class Change:
+    """The mark: odd generation inside, even again and a line in `writers` at a clean end.
+
+    An error inside is handled as a crash would be: the state is repaired at once, then the error goes on.
+    Nests: only the outermost one marks.
+    """
+
+    def __init__(self, writer: Writer, fields: dict[str, int]) -> None:
+        self.writer = writer
+        self.fields = fields
+
+    def __enter__(self) -> None:
+        writer = self.writer
+        writer._depth += 1
+        if writer._depth > 1:
+            if self.fields:
+                writer.put_meta(writer.meta()._replace(**self.fields))
+            return
+        meta = writer.meta()
+        writer.put_meta(
+            meta._replace(
+                generation=meta.generation | 1,
+                mark_time_ns=time.time_ns(),
+                mark_pid=os.getpid(),
+                mark_uid=os.getuid(),
+                mark_command=layouts.fit(writer.command, 64),
+                **self.fields,
+            )
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        writer = self.writer
+        writer._depth -= 1
+        if writer._depth:
+            return
+        if error is not None:
+            from svcctl.state.recover import recover
+
+            recover(writer, say=False)
+            return
+        finish_change(writer)
+
+
+def finish_change(writer: Writer) -> None:
+    """Note the command among the last ten and make the generation even."""
+    meta = writer.meta()
+    line = layouts.Writer(time.time_ns(), os.getpid(), os.getuid(), layouts.fit(writer.command, 112))
+    writer.map("writers").update(U32.pack(meta.next_writer % layouts.WRITERS), layouts.WRITER.pack(line))
+    writer.put_meta(
+        meta._replace(
+            generation=(meta.generation | 1) + 1, next_writer=(meta.next_writer + 1) % layouts.WRITERS
+        )
+    )
+
+
+def open_writer(place: Place, command: str) -> Writer:
+    """Lock the state of `place` for changes; repair first if the last writer died.
+
+    Raises NotLoaded, PermissionProblem, Incompatible, Conflict (someone else swapped our program), LockTimeout.
+    """
+    writer = lock_state(place, command)
+    try:
+        meta = writer.meta()
+        need_current_schema(meta)
+        check_alive(writer)
+        if meta.generation & 1 or meta.swap_phase != enums.SWAP_NONE:
+            from svcctl.state.recover import recover
+
+            recover(writer)
+        else:
+            check_programs(writer)
+        return writer
+    except BaseException:
+        writer.close()
+        raise
+
+
+def lock_state(place: Place, command: str) -> Writer:
+    """The lock and nothing else: for unload, upgrade, check and gc, which work on broken state too."""
+    netns = Netns.open(place.netns)
+    try:
+        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
+        try:
+            fd = open_locked(path, place)
+        except FileNotFoundError:
+            places.check_bpffs(place.bpffs)
+            raise places.not_loaded(netns.inode, place.bpffs) from None
+        except PermissionError:
+            raise PermissionProblem(f"{path}: permission denied", hint="changes need root: try sudo") from None
+        except NotADirectoryError:
+            raise Incompatible(f"{path}: not a directory") from None
+        try:
+            places.check_owner(path, os.fstat(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+        return Writer(place, netns, path, fd, command)
+    except BaseException:
+        netns.close()
+        raise
+
+
+def link_info(state: State, program: ProgramShape) -> LinkInfo | None:
+    """The pinned link of a program as the kernel sees it, None without a pin."""
+    try:
+        with Link.open_pinned(state.pin(program.link_pin)) as link:
+            return link.info
+    except BpfError as error:
+        if error.errno == 2:
+            return None
+        raise pin_error(error, state.pin(program.link_pin)) from error
+
+
+def is_dead(state: State) -> bool:
+    """Whether the directory is left over from a namespace that is gone.
+
+    While our descriptor holds the namespace its inode cannot be given to another, so a link that names another
+    inode, or 0, proves it. Without a link the cookie decides, where the kernel has one.
+    """
+    info = link_info(state, catalog.DISPATCH)
+    if info is not None and info.netns_inode is not None:
+        return info.netns_inode != state.netns.inode
+    cookie = state.netns.cookie()
+    recorded = state.meta().netns_cookie
+    return bool(recorded and cookie is not None and cookie != recorded)
+
+
+def check_alive(writer: Writer) -> None:
+    """Refuse the directory of a dead namespace."""
+    if is_dead(writer):
+        raise dead_directory(writer.path, writer.netns.inode)
+
+
+def check_programs(writer: Writer) -> None:
+    """The program under each link is the recorded one, and the pinned maps are those it reads.
+
+    A pin that was replaced by hand would otherwise take writes that no packet ever sees.
+    """
+    for shape in catalog.PROGRAMS:
+        record = writer.program_record(shape.index)
+        if not record.id:
+            continue
+        info = link_info(writer, shape)
+        if info is not None and info.program_id != record.id:
+            raise Conflict(
+                f"{writer.pin(shape.link_pin)}: runs program {info.program_id}, svcctl loaded {record.id}",
+                hint="someone else swapped it; 'svcctl upgrade' puts svcctl's program back",
+            )
+
+
+def check_map_ids(state: State, names: tuple[str, ...]) -> None:
+    """Refuse a pinned map that is not the one the recorded program reads."""
+    data = state.map("programs").lookup(U32.pack(enums.PROGRAM_DISPATCH))
+    record = layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
+    if not record.id:
+        return
+    known = program_map_ids(record)
+    for name in names:
+        if name in catalog.PROGRAM_READS and state.map(name).info.id not in known:
+            raise Incompatible(
+                f"{state.pin(name)}: map {state.map(name).info.id} is not one the loaded program {record.id} reads",
+                hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
+            )
+
+
+def program_map_ids(record: ProgramRecord) -> set[int]:
+    """The map ids in a program record."""
+    return {U32.unpack_from(record.map_ids, 4 * i)[0] for i in range(min(record.map_count, layouts.PROGRAM_MAPS))}
+
+
+__all__ = ["NotLoaded", "Writer", "open_writer"]
