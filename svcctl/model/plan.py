@@ -1,0 +1,101 @@
+"""The difference between the bindings there are and those wanted, in an order that is safe while traffic runs.
+
+Steps are applied one after the other: first `replaced` and `added`, then `removed`. Each step changes one
+key and is atomic. Then for every connection, at every moment between two steps, the label that owns it is
+the one that owned it before the first step or the one that owns it after the last, and it changes hands at
+most once. Proof: let `old` and `new` be the most specific keys that match the connection before and after.
+Additions go most specific first, so nothing that matches is added before `new` but what was there; `new`
+then either wins, or waits below an `old` that is not wanted. Removals go least specific first, so when `old`
+goes, everything unwanted between it and `new` has gone. Replacements come before removals, or a key uncovered
+by a removal would answer with its old label.
+
+What this cannot promise: a program that is between two of its look-ups while several steps happen may see
+parts of both. A writer that cares waits for running programs once, before the first removal.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from svcctl.model.binding import LENGTH_BYTE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+NO_PORT = b"\0\0"
+
+
+class Plan(NamedTuple):
+    """Changes in safe order; keys are the 24 bytes of `Binding.key`."""
+
+    added: list[tuple[bytes, str]]
+    """(key, label), most specific first."""
+    replaced: list[tuple[bytes, str, str]]
+    """(key, new label, old label), most specific first."""
+    removed: list[tuple[bytes, str]]
+    """(key, label it has), least specific first."""
+    unchanged: int
+    """How many bindings are already as wanted."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.replaced or self.removed)
+
+    @property
+    def changes(self) -> int:
+        return len(self.added) + len(self.replaced) + len(self.removed)
+
+
+class Scope(NamedTuple):
+    """Both sides of a plan, limited to some labels."""
+
+    have: dict[bytes, str]
+    want: dict[bytes, str]
+    taken: list[tuple[bytes, str, str]]
+    """(key, wanted label, label outside the scope that holds it now): a conflict unless replacing is allowed."""
+
+
+def plan(have: Mapping[bytes, str], want: Mapping[bytes, str]) -> Plan:
+    """What turns the bindings `have` into `want`; both are key -> label."""
+    had = have.get
+    added = []
+    replaced = []
+    unchanged = 0
+    for key, label in want.items():
+        old = had(key)
+        if old == label:
+            unchanged += 1
+        elif old is None:
+            added.append((key, label))
+        else:
+            replaced.append((key, label, old))
+    removed = [(key, have[key]) for key in have.keys() - want.keys()] if unchanged + len(replaced) < len(have) else []
+    added.sort(key=_specificity, reverse=True)
+    replaced.sort(key=_specificity, reverse=True)
+    removed.sort(key=_specificity)
+    return Plan(added, replaced, removed, unchanged)
+
+
+def limit(have: Mapping[bytes, str], want: Mapping[bytes, str], labels: Collection[str]) -> Scope:
+    """Only what concerns `labels`: other labels' bindings are neither removed nor added.
+
+    A wanted key that a label outside `labels` holds is in `taken`, and in `want` and `have` as well, so that
+    the plan shows it as replaced.
+    """
+    wanted = {key: label for key, label in want.items() if label in labels}
+    mine = {}
+    taken = []
+    for key, label in have.items():
+        if label in labels:
+            mine[key] = label
+        elif key in wanted:
+            mine[key] = label
+            taken.append((key, wanted[key], label))
+    return Scope(mine, wanted, taken)
+
+
+def _specificity(change: tuple[bytes, str] | tuple[bytes, str, str]) -> tuple[int, bool]:
+    """As `precedence.specificity`, from the key's bytes. Keys of different families never meet."""
+    key = change[0]
+    return key[LENGTH_BYTE], key[6:8] != NO_PORT
