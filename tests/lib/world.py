@@ -33,7 +33,7 @@ def sh(command: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
 
 
 class World:
-    """Where a test lives: `bpffs` is the mounted path (mode 0711), `cgroup` the cgroup2 mount if there is one."""
+    """Where a test lives: `bpffs` is the mounted path (mode 0711)."""
 
     bpffs = "/sys/fs/bpf"
 

@@ -1,0 +1,73 @@
+"""What a test session must not leave behind: orphaned processes, mounts, pins, network namespaces."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import tempfile
+
+PR_SET_CHILD_SUBREAPER = 36
+# The file systems that svcctl and its tests mount; others come and go without us.
+OURS = frozenset({"bpf", "nsfs", "cgroup2"})
+_watcher: int | None = None
+
+
+def adopt_orphans() -> None:
+    """Fork: the child goes on as the session, the parent only waits, and inherits what the child orphans.
+
+    So a server that a test forgot is found at the end (`processes`), and one that ends is reaped at once as
+    init would do: a zombie would look alive to the tests. The parent ends with the child's exit code.
+    """
+    global _watcher
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    watcher = os.getpid()
+    session = os.fork()
+    if session == 0:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        _watcher = watcher
+        return
+    for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal sends them to the child as well
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: os.kill(session, received))
+    while True:
+        pid, status = os.wait()
+        if pid == session:
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def processes() -> list[str]:
+    """Describe each process that is a child of this session, or was orphaned by it, and still runs."""
+    parents = {os.getpid(), _watcher}
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as stat, open(f"/proc/{name}/cmdline") as command:
+                state, parent = stat.read().rpartition(")")[2].split()[:2]
+                line = command.read().replace("\0", " ").strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(parent) in parents and int(name) != os.getpid() and state != "Z":
+            found.append(f"process {name}: {line}")
+    return found
+
+
+def leavings() -> frozenset[str]:
+    """Return one line for each mount of ours, object pinned in bpffs, and named network namespace."""
+    found = []
+    scratch = tempfile.gettempdir().rstrip("/") + "/svcctl-"
+    with open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            fields = line.split()
+            kind, where = fields[fields.index("-") + 1], fields[4]
+            if kind in OURS or where.startswith(scratch):
+                found.append(f"mount {where} ({kind})")
+            if kind == "bpf":
+                found += [
+                    f"pinned {path}/{name}" for path, dirs, files in os.walk(where) for name in dirs + files
+                ]
+    for directory in ("/run/netns", "/run/svcctl"):
+        if os.path.isdir(directory):
+            found += [f"left {directory}/{name}" for name in os.listdir(directory)]
+    return frozenset(found)
