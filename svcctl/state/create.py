@@ -1,0 +1,240 @@
+"""load: makes a state directory, under a temporary name until it is whole, then attaches."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import svcctl
+from svcctl.errors import Conflict, PermissionProblem, SvcctlError, UsageProblem
+from svcctl.host import bpffs
+from svcctl.host.netns import Netns
+from svcctl.maps import catalog, layouts
+from svcctl.state import place as places
+from svcctl.state.attach import attach_netns, is_attached, pin_dispatcher, pin_map
+from svcctl.state.lock import lock_fd, open_locked
+from svcctl.state.programs import load_object
+from svcctl.state.session import ZERO
+from svcctl.state.unload import clear_leftovers, remove_directory, retire_directory
+from svcctl.state.writer import Writer, finish_change, is_dead, lock_state, open_writer
+
+if TYPE_CHECKING:
+    from svcctl.state.place import Place
+
+DIRECTORY_MODE = 0o2710
+"""setgid, so that pins get the group by themselves; no read for the group, so that members cannot lock it."""
+PIN_MODE = 0o640
+
+
+class LoadOptions(NamedTuple):
+    """What `load` was asked for; None stands for 'not given'."""
+
+    group: str | None = None
+    dispatcher: bool = True
+    max_bindings: int | None = None
+    max_destinations: int | None = None
+    mount: bool = False
+
+
+class Loaded(NamedTuple):
+    """What `load` did. `created` is False when the state was there already, as asked for."""
+
+    path: str
+    created: bool
+    attached: bool
+
+
+def load(place: Place, options: LoadOptions, command: str) -> Loaded:
+    """Make the state directory of the namespace and attach the dispatcher.
+
+    Loaded already with the same options: nothing is done. Raises Conflict when it differs from what is asked
+    for, PermissionProblem, UsageProblem (no such group), Incompatible.
+    """
+    gid = _group_id(options.group)
+    _ensure_bpffs(place, options.mount)
+    if options.group is not None:
+        _open_root_to_group(place)
+    root = _lock_root(place)
+    try:
+        clear_leftovers(place)
+        with Netns.open(place.netns) as netns:
+            path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
+        if os.path.lexists(path) and not _reclaimed(place, command):
+            return _loaded_already(place, options, gid, command, path)
+        return _create(place, options, gid, command)
+    finally:
+        os.close(root)
+
+
+def _group_id(name: str | None) -> int:
+    if name is None:
+        return os.getegid()
+    import grp
+
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
+            return int(name)
+        raise UsageProblem(f"load: --group: no such group {name!r}", hint="'groupadd --system NAME' makes one") from None
+
+
+def _ensure_bpffs(place: Place, mount: bool) -> None:
+    """Mount bpffs where none is; only where it outlives the command."""
+    if not os.path.isdir(place.bpffs) or bpffs.is_bpffs(place.bpffs):
+        places.check_bpffs(place.bpffs)
+        return
+    if not mount and not bpffs.in_pid1_mount_namespace():
+        raise SvcctlError(
+            f"load: {place.bpffs} is no BPF file system, and one mounted in this mount namespace would vanish with it",
+            hint="run 'svcctl --netns /run/netns/NAME load' from the host instead of under 'ip netns exec', or give --mount-bpffs",
+        )
+    bpffs.mount(place.bpffs, 0o711)
+    place.notice(f"mounted a BPF file system on {place.bpffs} (mode 0711)")
+
+
+def _open_root_to_group(place: Place) -> None:
+    """Members of a group must be able to search the root of bpffs, and nobody else may write there.
+
+    A read-only descriptor of a map can be pinned again in any directory one may write, and then opened for
+    writing (the new pin belongs to who made it).
+    """
+    status = os.stat(place.bpffs)
+    if status.st_mode & 0o022:
+        raise PermissionProblem(
+            f"load: --group: {place.bpffs} has mode {status.st_mode & 0o7777:04o}: others could pin maps there and so write them",
+            hint=f"chmod go-w {place.bpffs}",
+        )
+    if not status.st_mode & 0o001:
+        os.chmod(place.bpffs, (status.st_mode & 0o7777) | 0o011)
+        place.notice(f"made {place.bpffs} searchable (mode {(status.st_mode & 0o7777) | 0o011:04o}) for the group")
+
+
+def _lock_root(place: Place) -> int:
+    try:
+        return open_locked(place.bpffs, place)
+    except PermissionError:
+        raise PermissionProblem(f"load: {place.bpffs}: permission denied", hint="needs root: try sudo") from None
+
+
+def _reclaimed(place: Place, command: str) -> bool:
+    """Remove the directory of a dead namespace that had our inode; False if it is alive."""
+    writer = lock_state(place, command)
+    with writer:
+        try:
+            dead = is_dead(writer)
+        except SvcctlError:
+            dead = False
+        if dead:
+            retire_directory(place, writer.path)
+            place.notice(f"removed {writer.path}: its network namespace is gone")
+        return dead
+
+
+def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, path: str) -> Loaded:
+    """Compare what is there with what was asked for."""
+    with open_writer(place, command) as writer:
+        meta = writer.meta()
+        differs = []
+        if options.group is not None and meta.group != gid:
+            differs.append(f"group {meta.group}, asked for {gid} (--group)")
+        for name, option, wanted in (
+            ("bindings", "--max-bindings", options.max_bindings),
+            ("destinations", "--max-destinations", options.max_destinations),
+        ):
+            if wanted is not None and writer.has_map(name):
+                have = writer.map(name).info.max_entries
+                if have != wanted:
+                    differs.append(f"room for {have} {name}, asked for {wanted} ({option})")
+        if differs:
+            raise Conflict(
+                f"load: {path}: already loaded with {'; '.join(differs)}",
+                hint="'svcctl upgrade --max-...' changes sizes without interruption; 'svcctl unload' starts anew",
+            )
+        attached = is_attached(writer)
+        if options.dispatcher and not attached:
+            place.notice("the dispatcher is not attached: 'svcctl attach netns' does it")
+        return Loaded(path, False, attached)
+
+
+def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loaded:
+    netns = Netns.open(place.netns)
+    temporary = f"{place.bpffs}/{places.TEMPORARY}{os.getpid()}_{time.monotonic_ns()}"
+    try:
+        os.mkdir(temporary, 0o700)
+    except PermissionError:
+        netns.close()
+        raise PermissionProblem(f"load: {place.bpffs}: permission denied", hint="needs root: try sudo") from None
+    except BaseException:
+        netns.close()
+        raise
+    published = False
+    writer = None
+    try:
+        fd = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        writer = Writer(place, netns, temporary, fd, command)
+        lock_fd(fd, temporary, place)
+        if os.fstat(fd).st_gid != gid:
+            os.chown(temporary, -1, gid)
+        os.chmod(temporary, DIRECTORY_MODE)
+        _make_state_maps(writer, gid)
+        if options.dispatcher:
+            pin_dispatcher(
+                writer,
+                options.max_bindings or catalog.DEFAULT_BINDINGS,
+                options.max_destinations or catalog.DEFAULT_DESTINATIONS,
+            )
+        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
+        bpffs.rename_noreplace(temporary, path)
+        published = True
+        writer.path = path
+        if options.dispatcher:
+            attach_netns(writer)
+        finish_change(writer)
+        return Loaded(path, True, options.dispatcher)
+    except BaseException:
+        remove_directory(writer.path if writer is not None and published else temporary)
+        raise
+    finally:
+        if writer is not None:
+            writer.close()
+        else:
+            netns.close()
+
+
+def _make_state_maps(writer: Writer, gid: int) -> None:
+    """Make and pin meta and its sisters; meta first, with the mark set: a writer is at work."""
+    now = time.time_ns()
+    version = layouts.fit(svcctl.__version__, 32)
+    meta = layouts.Meta(
+        magic=layouts.MAGIC,
+        schema=layouts.SCHEMA,
+        netns_inode=writer.netns.inode,
+        netns_cookie=writer.netns.cookie() or 0,
+        generation=1,
+        mark_time_ns=now,
+        mark_pid=os.getpid(),
+        mark_uid=os.getuid(),
+        mark_command=layouts.fit(writer.command, 64),
+        swap_phase=0,
+        swap_programs=0,
+        next_destination=0,
+        next_writer=0,
+        group=gid,
+        mode=PIN_MODE,
+        created_ns=now,
+        created_by=version,
+        version=version,
+        reserved=b"",
+    )
+    with load_object("state", {}, {}) as loaded:
+        with loaded.map("meta") as made:
+            made.update(ZERO, layouts.META.pack(meta))
+            made.pin(writer.pin("meta"))
+        writer.pin_mode(writer.pin("meta"))
+        for name in catalog.STATE_MAPS:
+            if name != "meta":
+                pin_map(writer, loaded, name)
+
+

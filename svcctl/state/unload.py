@@ -1,0 +1,111 @@
+"""Taking state away: unload, and what killed commands and dead namespaces left under a bpffs root."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from svcctl.bpf.errors import BpfError
+from svcctl.errors import PermissionProblem
+from svcctl.host import flock
+from svcctl.host.netns import Netns
+from svcctl.maps import catalog
+from svcctl.state import place as places
+from svcctl.state.lock import open_locked
+
+if TYPE_CHECKING:
+    from svcctl.state.place import Place
+
+
+def remove_directory(path: str) -> None:
+    """Unpin everything in a state directory and remove it: links first, so that nothing runs on half a state."""
+    names = sorted(os.listdir(path), key=lambda name: (not name.startswith("link_"), name))
+    for name in names:
+        os.unlink(f"{path}/{name}")
+    os.rmdir(path)
+
+
+def retire_directory(place: Place, path: str) -> None:
+    """Take a published directory away at one stroke, then remove it.
+
+    Killed in between, it is a leftover that the next load, unload or gc clears; until then it still steers as
+    before, by rules nobody can change any more. The root's lock must be held.
+    """
+    temporary = f"{place.bpffs}/{places.TEMPORARY}{os.getpid()}_{time.monotonic_ns()}"
+    os.rename(path, temporary)
+    remove_directory(temporary)
+
+
+def unload(place: Place) -> str | None:
+    """Detach everything and remove the state directory; None if there was none.
+
+    Looks at no map, so it clears broken and incompatible state too.
+    """
+    with Netns.open(place.netns) as netns:
+        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
+        places.check_bpffs(place.bpffs)
+        try:
+            root = open_locked(place.bpffs, place)
+        except PermissionError:
+            raise PermissionProblem(f"unload: {place.bpffs}: permission denied", hint="needs root: try sudo") from None
+        try:
+            clear_leftovers(place)
+            try:
+                fd = open_locked(path, place)
+            except FileNotFoundError:
+                return None
+            try:
+                retire_directory(place, path)
+            finally:
+                os.close(fd)
+            return path
+        finally:
+            os.close(root)
+
+
+def clear_leftovers(place: Place) -> list[str]:
+    """Remove directories of `load`s that died before they were published. The root's lock must be held.
+
+    One whose lock can be had is nobody's: a living `load` holds its directory's.
+    """
+    removed = []
+    for name in sorted(os.listdir(place.bpffs)):
+        if not name.startswith(places.TEMPORARY):
+            continue
+        path = f"{place.bpffs}/{name}"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if os.fstat(fd).st_uid == os.geteuid() and flock.try_lock(fd, exclusive=True):
+                remove_directory(path)
+                removed.append(path)
+                place.notice(f"removed {path}, left over from a load that was interrupted")
+        finally:
+            os.close(fd)
+    return removed
+
+
+def dead_directories(place: Place) -> list[str]:
+    """State directories whose network namespace is gone, judged by their links. The root's lock must be held.
+
+    A link that names another inode than the directory, or 0, is that of a dead namespace. Without a link there
+    is no telling from here (the namespace may live in another place), and the directory is left alone.
+    """
+    from svcctl.bpf.link import Link
+
+    found = []
+    for name in sorted(os.listdir(place.bpffs)):
+        inode = places.parse_directory_name(name)
+        path = f"{place.bpffs}/{name}"
+        if inode is None:
+            continue
+        try:
+            with Link.open_pinned(f"{path}/{catalog.DISPATCH.link_pin}") as link:
+                if link.info.netns_inode is not None and link.info.netns_inode != inode:
+                    found.append(path)
+        except (BpfError, OSError):
+            continue
+    return found
