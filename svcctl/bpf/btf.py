@@ -34,7 +34,7 @@ _INT_SIGNED = 1
 class Field(NamedTuple):
     """One member of a struct. Offsets and sizes are in bytes; of a bit field `bits` is its width, else 0.
 
-    `type_name` is as written (`__u32`, `struct addr`), of an array that of one element; `count` is 1 outside
+    `type_name` is as written (`__u32`, `struct addr`), of an array that of one element; `length` is 1 outside
     arrays, and the product of all dimensions in them. An anonymous member has the name "".
     """
 
@@ -44,7 +44,7 @@ class Field(NamedTuple):
     type_name: str
     type_id: int
     is_array: bool
-    count: int
+    length: int
     signed: bool
     bits: int
 
@@ -163,7 +163,7 @@ class Btf:
         return members
 
     def map_types(self, name: str) -> tuple[str, str]:
-        """Names of the key and value type of a map the object declares in its .maps section ("" if untyped)."""
+        """Names of the key and value type of a map the object declares; "" for one given by its size only."""
         section = self._types[self._names[DATASEC, ".maps"]]
         for index in range(section.length):
             variable = self._types[self._unpack("3I", section.tail + 12 * index)[0]]
@@ -235,15 +235,14 @@ class _KernelBtf(Handle):
 
     def data(self) -> bytes:
         """All of it, asked for twice: the first answer is the size."""
-        raw = (c_char * 32)()
-        self._read_info(raw)
-        # struct bpf_btf_info: btf (pointer), btf_size, id, ...
-        (size,) = struct.unpack_from("=I", raw, 8)
+        # struct bpf_btf_info: btf (pointer), btf_size, id.
+        info = (c_char * 16)()
+        self._read_info(info)
+        (size,) = struct.unpack_from("=I", info, 8)
         content = (c_char * size)()
-        struct.pack_into("=QI", raw, 0, addressof(content), size)
-        raw[12:] = bytes(20)
-        self._read_info(raw)
-        return content.raw
+        struct.pack_into("=QII", info, 0, addressof(content), size, 0)
+        self._read_info(info)
+        return bytes(content)
 
 
 def _elf_section(data: bytes, wanted: bytes, path: str) -> bytes:

@@ -18,7 +18,7 @@ _LINE = 4096
 
 
 class Messages:
-    """While entered, libbpf's warnings and notes go to `lines`; with `verbose` all it says goes to stderr too.
+    """While entered, libbpf's warnings and notes go to `lines`; with `verbose` all goes to stderr too.
 
     libbpf has one print function for the whole process, so enter one at a time; outside it is silent.
     """
