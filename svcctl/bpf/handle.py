@@ -22,14 +22,15 @@ _KINDS = {"bpf-map": "map", "bpf-prog": "program", "bpf_link": "link", "bpf-link
 class Handle:
     """Base of maps, programs and links. `fd` is the descriptor, -1 once closed (operations then give EBADF).
 
-    The constructor takes the descriptor over: it is closed even when the constructor raises.
+    The constructor takes the descriptor over: it is closed even when the constructor raises. `label` is what
+    errors call the object: the path of its pin, or a name.
     """
 
     KIND = ""
 
-    def __init__(self, fd: int, path: str | None = None) -> None:
+    def __init__(self, fd: int, label: str | None = None) -> None:
         self.fd = fd
-        self._path = path
+        self._label = label
         try:
             self._check_kind()
             self._opened()
@@ -68,7 +69,7 @@ class Handle:
     @property
     def subject(self) -> str:
         """How errors call this object."""
-        return self._path or f"{self.KIND} descriptor {self.fd}"
+        return self._label or f"{self.KIND} descriptor {self.fd}"
 
     def _read_info(self, buffer: Array[c_char]) -> None:
         """Fill `buffer` from BPF_OBJ_GET_INFO_BY_FD; fields the kernel does not know stay zero."""

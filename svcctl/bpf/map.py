@@ -104,7 +104,7 @@ class Map(Handle):
     def subject(self) -> str:
         """The pin's path, or the kernel's name for the map."""
         info: MapInfo | None = self.__dict__.get("info")
-        return self._path or (f"map {info.name}" if info else super().subject)
+        return self._label or (f"map {info.name}" if info else super().subject)
 
     @property
     def frozen(self) -> bool:

@@ -162,12 +162,14 @@ class Object:
     def program(self, name: str) -> Program:
         """A loaded program."""
         pointer = self._get(self._programs, name, "program")
-        return Program(os.dup(self._loaded(require("bpf_program__fd")(pointer), f"program {name}")))
+        return Program(
+            os.dup(self._loaded(require("bpf_program__fd")(pointer), f"program {name}")), f"program {name}"
+        )
 
     def map(self, name: str) -> Map:
         """A map of the loaded object; sections by their name."""
         pointer = self._map(name)
-        return Map(os.dup(self._loaded(require("bpf_map__fd")(pointer), f"map {name}")))
+        return Map(os.dup(self._loaded(require("bpf_map__fd")(pointer), f"map {name}")), f"map {name}")
 
     def _loaded(self, fd: int, subject: str) -> int:
         if fd < 0:

@@ -13,11 +13,10 @@ from svcctl.bpf.lib import check, opts, require
 if TYPE_CHECKING:
     from typing import Self
 
-# struct bpf_prog_info up to verified_insns: type, id, tag, jited_prog_len, xlated_prog_len, two pointers,
-# load_time, created_by_uid, nr_map_ids, map_ids (pointer), name, then what we skip, btf_id at 136,
-# run_time_ns and run_cnt at 192.
-_INFO = Struct("=2I8s24xQ2IQ16s56xI52x2Q16x")
-_MAP_IDS_AT = 48 + 8
+# struct bpf_prog_info: type, id, tag, gap, load_time, created_by_uid, nr_map_ids, map_ids (a pointer, at 56),
+# name, gap, btf_id (at 128), gap, run_time_ns (at 192), run_cnt.
+_INFO = Struct("=2I8s24xQ2IQ16s48xI60x2Q")
+_MAP_IDS_AT = 56
 _FIRST_MAP_IDS = 64
 
 
