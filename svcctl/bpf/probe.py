@@ -1,0 +1,89 @@
+"""What this kernel can do, found by trying. Each probe says why anybody asks, and since which Linux it works.
+
+Version numbers prove nothing (distributions backport), so nothing here looks at them.
+"""
+
+from __future__ import annotations
+
+from errno import EINVAL
+from typing import TYPE_CHECKING
+
+from svcctl.bpf.constants import F_NO_PREALLOC, FUNC_SK_ASSIGN, MAP_HASH, MAP_LPM_TRIE, PROG_SK_LOOKUP
+from svcctl.bpf.errors import ENOTSUPP, BpfError
+from svcctl.bpf.lib import check, require
+from svcctl.bpf.map import Map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def has_program_type(program_type: int) -> bool:
+    """Whether programs of a type load. BpfError EPERM when that cannot be tried."""
+    return bool(
+        check(
+            require("libbpf_probe_bpf_prog_type")(program_type, None), "probe", f"program type {program_type}"
+        )
+    )
+
+
+def has_map_type(map_type: int) -> bool:
+    """Whether maps of a type can be made."""
+    return bool(check(require("libbpf_probe_bpf_map_type")(map_type, None), "probe", f"map type {map_type}"))
+
+
+def has_helper(program_type: int, helper: int) -> bool:
+    """Whether programs of a type may call a helper (enum bpf_func_id)."""
+    subject = f"helper {helper} in program type {program_type}"
+    return bool(check(require("libbpf_probe_bpf_helper")(program_type, helper, None), "probe", subject))
+
+
+def sk_lookup() -> bool:
+    """Programs that choose the socket of an incoming connection. Since Linux 5.9."""
+    return has_program_type(PROG_SK_LOOKUP) and has_helper(PROG_SK_LOOKUP, FUNC_SK_ASSIGN)
+
+
+def batch_on_hash() -> bool:
+    """Batches on hash maps: bulk writes need them for speed. Since Linux 5.6."""
+    return _batch(MAP_HASH, 0)
+
+
+def batch_on_trie() -> bool:
+    """Batches on LPM tries: without them entries go in one by one. In Linux 6.1, not in 5.10."""
+    return _batch(MAP_LPM_TRIE, F_NO_PREALLOC)
+
+
+def take_from_hash() -> bool:
+    """Look-up and delete in one call on a hash. Since Linux 5.14."""
+    with Map.create(MAP_HASH, "probe", 4, 4, 1) as trial:
+        try:
+            trial.lookup_and_delete(bytes(4))
+        except BpfError as problem:
+            if problem.errno in (EINVAL, ENOTSUPP):
+                return False
+            raise
+        return True
+
+
+def _batch(map_type: int, flags: int) -> bool:
+    with Map.create(map_type, "probe", 8, 4, 2, flags) as trial:
+        keys, values = bytes(8), bytes(4)
+        errno, _ = trial.update_batch(trial.address(keys, 8, 1), trial.address(values, 4, 1), 1)
+        if errno in (EINVAL, ENOTSUPP):
+            return False
+        if errno:
+            raise BpfError(errno, "probe", f"batches on map type {map_type}")
+        return True
+
+
+FEATURES: dict[str, tuple[Callable[[], bool], str]] = {
+    "sk_lookup programs": (sk_lookup, "5.9"),
+    "batches on hash maps": (batch_on_hash, "5.6"),
+    "batches on tries": (batch_on_trie, "6.1"),
+    "look-up and delete on hash maps": (take_from_hash, "5.14"),
+}
+"""Name to (probe, Linux version that brought it), for a report."""
+
+
+def possible_cpus() -> int:
+    """Number of CPUs the kernel keeps per-CPU values for, online or not."""
+    return check(require("libbpf_num_possible_cpus")(), "count", "possible CPUs")
