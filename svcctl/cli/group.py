@@ -1,0 +1,112 @@
+"""Groups of commands that import a command's module only when that command runs.
+
+Help, completion of names and suggestions for mistyped ones come from the registry alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from svcctl.cli.options import Helpful
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from click.shell_completion import CompletionItem
+
+    from svcctl.cli.registry import Entry
+
+
+class LazyGroup(Helpful, click.Group):
+    """A group whose commands are named by `registry` and imported one at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        registry: Mapping[str, Entry],
+        params: Sequence[click.Parameter] = (),
+        help: str = "",
+        epilog: str | None = None,
+    ) -> None:
+        from svcctl.cli.options import HELP
+
+        super().__init__(
+            name,
+            params=[*params, HELP],
+            help=help,
+            epilog=epilog,
+            add_help_option=False,
+            no_args_is_help=False,
+            subcommand_metavar="COMMAND ...",
+            options_metavar="[OPTION]...",
+        )
+        self.registry = registry
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the registry."""
+        return list(self.registry)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, its module imported now; None when there is none of that name."""
+        entry = self.registry.get(cmd_name)
+        if entry is None:
+            return None
+        from importlib import import_module
+
+        command: click.Command = import_module(entry.module).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown name comes with a suggestion, in every version of click."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is not None:
+            return name, command, args[1:]
+        if ctx.resilient_parsing:
+            return None, None, args[1:]
+        if name.startswith("-"):  # after `--`
+            raise click.UsageError(f"no such command '{name}'", ctx)
+        raise click.UsageError(f"no such command '{name}'{suggestion(name, self.registry)}", ctx)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Apply the options given before the command, then run it."""
+        params = dict(ctx.params)
+        ctx.obj.apply(params)
+        return super().invoke(ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands with their line of help, and options; imports none of them."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=entry.help)
+            for name, entry in self.registry.items()
+            if name.startswith(incomplete)
+        ]
+        found.extend(click.Command.shell_complete(self, ctx, incomplete))
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands under the titles of their sections."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, entry in self.registry.items():
+            sections.setdefault(entry.section, []).append((name, entry.help))
+        longest = max(map(len, self.registry), default=0)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                # One width for all sections: names pad their own column.
+                formatter.write_dl([(name.ljust(longest), text) for name, text in rows])
+
+
+def suggestion(wrong: str, names: Mapping[str, object] | Sequence[str]) -> str:
+    """`, did you mean 'bindings'?`, or nothing when no name is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(wrong, list(names), n=1)
+    return f", did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,60 @@
+"""Every command of svcctl: its name, the module that holds it, one line of help, its section.
+
+This table is all that `svcctl --help`, command completion and the search for a mistyped name read, so none of
+them imports a command. A module listed here exposes its click command as `command`.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    class Entry(NamedTuple):
+        """Where a command lives and how help introduces it."""
+
+        module: str
+        help: str
+        section: str
+else:
+    Entry = namedtuple("Entry", "module help section")
+
+STATE = "Host state"
+INCOMING = "Incoming connections"
+CONFIGURATION = "Configuration and inspection"
+GENERAL = "General"
+
+_ROWS = (
+    ("load", STATE, "Make the state directory and attach the dispatcher."),
+    ("unload", STATE, "Detach everything and remove the state directory."),
+    ("upgrade", STATE, "Swap the programs in place; resize maps."),
+    ("attach", STATE, "Attach a program that is not attached."),
+    ("detach", STATE, "Detach a program, keep the state."),
+    ("attachments", STATE, "What is attached where."),
+    ("status", STATE, "The whole picture on one screen."),
+    ("check", STATE, "Verify the maps against each other; mend them."),
+    ("doctor", STATE, "Kernel features, capabilities, mounts and modes."),
+    ("gc", STATE, "Remove leftovers of killed commands and dead namespaces."),
+    ("batch", STATE, "Run one command a line under one lock."),
+    ("bind", INCOMING, "Send connections to a prefix and port to a label."),
+    ("unbind", INCOMING, "Remove a binding."),
+    ("load-bindings", INCOMING, "Make the bindings those of a file."),
+    ("bindings", INCOMING, "List bindings, most specific first."),
+    ("register", INCOMING, "Register sockets handed over by systemd."),
+    ("register-pid", INCOMING, "Register the listening socket of a process."),
+    ("unregister", INCOMING, "Remove the sockets of a label."),
+    ("destinations", INCOMING, "List labels with their sockets and counters."),
+    ("explain", CONFIGURATION, "What would happen to a connection, and why."),
+    ("export", CONFIGURATION, "Print the desired state as a file."),
+    ("save", CONFIGURATION, "Write the export where the boot unit restores it."),
+    ("metrics", CONFIGURATION, "Prometheus metrics, served or printed once."),
+    ("version", GENERAL, "Print the version."),
+    ("help", GENERAL, "Help for a command or a topic."),
+)
+
+COMMANDS: dict[str, Entry] = {
+    name: Entry(f"svcctl.cli.commands.{name.replace('-', '_')}", text, section)
+    for name, section, text in _ROWS
+}
