@@ -60,8 +60,9 @@ def mount(path: str, mode: int = 0o711) -> None:
 def in_pid1_mount_namespace() -> bool:
     """Whether the calling thread sees the mounts that PID 1 sees.
 
-    A mount made in another mount namespace would die with the command. The namespace files are compared; when PID 1's cannot be read (no CAP_SYS_PTRACE), the numbers of the
-    mounts. Those are unique on the host and a mount is in one namespace only, so one in common is proof.
+    A mount made in another mount namespace would die with the command. The namespace files are compared;
+    when PID 1's cannot be read (no CAP_SYS_PTRACE), the numbers of the mounts. Those are unique on the host
+    and a mount is in one namespace only, so one in common is proof.
     False when neither can be read.
     """
     try:

@@ -15,7 +15,7 @@ _NAMES = """
 
 
 def effective() -> set[str]:
-    """Names (`CAP_BPF`) of the calling thread's effective capabilities; `CAP_63` for one without a name here."""
+    """Names (`CAP_BPF`) of the calling thread's effective capabilities; `CAP_63` if unnamed."""
     with open("/proc/thread-self/status", "rb") as lines:
         for line in lines:
             if line.startswith(b"CapEff:"):

@@ -73,11 +73,11 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
     try:
         return call("syscall", _long(SYS_PIDFD_GETFD), _long(pidfd), _long(fd), _long(0))
     except PermissionError:
-        message = "take descriptor of process: operation not permitted"
+        message = f"take descriptor of process: {fd}: operation not permitted"
         raise PermissionProblem(message, hint=PTRACE_HINT) from None
     except OSError as error:
         if error.errno == errno.ENOSYS:
-            message = "take descriptor of process: this kernel has no pidfd_getfd (Linux 5.6)"
+            message = f"take descriptor of process: {fd}: this kernel has no pidfd_getfd (Linux 5.6)"
             raise Incompatible(message) from None
         raise
 
@@ -129,38 +129,27 @@ def socket_fds(pid: int) -> Iterator[tuple[int, int]]:
     Reads links, opens nothing: no state of the process changes. NotFound, PermissionProblem.
     """
     what = f"list descriptors of process: {pid}"
+    directory = f"/proc/{pid}/fd"
     try:
-        directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        names = os.listdir(directory)
     except PermissionError:
         raise PermissionProblem(f"{what}: permission denied", hint=PTRACE_HINT) from None
     except (FileNotFoundError, ProcessLookupError):
         raise NotFound(f"{what}: no such process") from None
-    try:
-        for name in os.listdir(directory):
-            try:
-                link = os.readlink(name, dir_fd=directory)
-            except PermissionError:
-                raise PermissionProblem(f"{what}: permission denied", hint=PTRACE_HINT) from None
-            except OSError:
-                continue  # closed since it was listed
-            if link.startswith("socket:["):
-                yield int(name), int(link[8:-1])
-    except (FileNotFoundError, ProcessLookupError):
-        return  # it has exited since
-    finally:
-        os.close(directory)
+    for name in names:
+        try:
+            link = os.readlink(f"{directory}/{name}")
+        except PermissionError:
+            raise PermissionProblem(f"{what}: permission denied", hint=PTRACE_HINT) from None
+        except OSError:
+            continue  # closed since it was listed
+        if link.startswith("socket:["):
+            yield int(name), int(link[8:-1])
 
 
 def find_fd(pid: int, inode: int) -> int | None:
     """The first descriptor of the process that is the socket with this inode, or None."""
-    sockets = socket_fds(pid)
-    try:
-        for fd, found in sockets:
-            if found == inode:
-                return fd
-    finally:
-        sockets.close()  # type: ignore[attr-defined]  # a generator: its directory is closed now, not some day
-    return None
+    return next((fd for fd, found in socket_fds(pid) if found == inode), None)
 
 
 def command(pid: int) -> str:

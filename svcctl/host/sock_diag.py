@@ -36,8 +36,8 @@ class DiagSocket(NamedTuple):
     """A socket as the kernel lists it.
 
     `family` is 4 or 6; `address` has 4 or 16 bytes in network order (an IPv6 socket bound to an IPv4 address:
-    16, v4-mapped). `inode` is 0 when no process has it open. `v6only` is None for IPv4. `ifindex` is the device
-    it is bound to, else 0.
+    16, v4-mapped). `inode` is 0 when no process has it open. `v6only` is None for IPv4. `ifindex` is the
+    device it is bound to, else 0.
     """
 
     family: int
@@ -55,7 +55,7 @@ class DiagSocket(NamedTuple):
 def dump(
     family: int, protocol: int, states: int, port: int | None = None, *, netns: Netns | None = None
 ) -> list[DiagSocket]:
-    """All sockets of a family (4 or 6), protocol (6 or 17), set of states (`1 << LISTEN | ...`) and local port.
+    """All sockets of a family (4 or 6), protocol (6 or 17), states (bits: `1 << LISTEN`), local port.
 
     Of the given namespace, else the calling thread's. Needs no capability, but for entering a namespace.
     Raises OSError when the kernel cannot answer: ENOENT without the tcp_diag or udp_diag module.

@@ -59,7 +59,8 @@ class WrongSocket(SocketProblem):
 class SocketInfo(NamedTuple):
     """A TCP or UDP socket. `family` (4 or 6) is the socket's own, see `serves` for what it takes.
 
-    `address` is 16 bytes, IPv4 v4-mapped; `port` is in host order. `netns_inode` is None without CAP_NET_ADMIN, `netns_cookie` before Linux 5.14.
+    `address` is 16 bytes, IPv4 v4-mapped; `port` is in host order. `netns_inode` is None
+    without CAP_NET_ADMIN, `netns_cookie` before Linux 5.14.
     """
 
     family: int
@@ -151,7 +152,7 @@ def _check_state(protocol: int, listening: bool, connected: bool, port: int) -> 
         state = "connected" if connected else "not listening"
         raise WrongSocket(errno.EBADFD, f"a TCP socket that is {state}", port)
     if protocol == UDP and connected:
-        raise WrongSocket(errno.EBADFD, "a UDP socket that is connected: it takes datagrams of its peer only", port)
+        raise WrongSocket(errno.EBADFD, "a UDP socket that is connected to a peer", port)
     if port == 0:
         raise WrongSocket(errno.EBADFD, "a UDP socket that is not bound to a port", port)
 
