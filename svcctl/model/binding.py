@@ -39,10 +39,12 @@ class Binding(NamedTuple):
     port: int
 
     def __str__(self) -> str:
+        """As `format_binding`."""
         return format_binding(self)
 
     @property
     def prefix(self) -> Prefix:
+        """Family, address and length together."""
         return Prefix(self.family, self.address, self.length)
 
     @property
@@ -61,7 +63,7 @@ class Binding(NamedTuple):
 
     @classmethod
     def from_key(cls, key: bytes, label: str) -> Binding:
-        """The binding of a key as a map holds it. Raises ValueError, naming the fault, for one we never write."""
+        """The binding of a key as a map holds it. Raises ValueError for one that svcctl never writes."""
         fault = key_fault(key)
         if fault is not None:
             raise ValueError(f"binding key {key.hex()}: {fault}")

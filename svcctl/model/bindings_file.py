@@ -31,6 +31,7 @@ _BOTH: tuple[int, ...] = (TCP, UDP)
 _PROTOCOLS: dict[str, tuple[int, ...]] = {"tcp": (TCP,), "udp": (UDP,)}
 _SPACES = (" ", "\n", "\r", "\t")
 _not_space = re.compile(r"[^ \t\n\r]").search
+_comma = re.compile(r"[ \t\n\r]*,[ \t\n\r]*").match
 # Objects arrive as tuples of pairs: told apart from arrays, and repeated keys are still there.
 _value_at = json.JSONDecoder(object_pairs_hook=tuple).raw_decode
 
@@ -148,14 +149,16 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
         if type(entry) is not tuple:
             raise FileProblem(f"$.bindings[{index}]", f"expected an object, got {_shown(entry)}")
         fields = dict(entry)
-        if len(entry) == 4 and "protocol" in fields:
-            protocol = fields["protocol"]
-            protocols = _PROTOCOLS.get(protocol) if type(protocol) is str else None
-        else:
-            protocols = _BOTH if len(entry) == 3 else None
-        raw_label, prefix, port = fields.get("label"), fields.get("prefix"), fields.get("port")
+        get = fields.get
+        raw_label, prefix, port, name = get("label"), get("prefix"), get("port"), get("protocol")
+        protocols: tuple[int, ...] = ()
+        if len(entry) == len(_KEYS) and type(name) is str:
+            protocols = _PROTOCOLS.get(name, ())
+        elif len(entry) == len(_KEYS) - 1:
+            protocols = _BOTH
+        # With this number of keys, all of them different, and these four good, no other key can be there.
         if (
-            protocols is None
+            not protocols
             or len(fields) != len(entry)
             or type(raw_label) is not str
             or type(prefix) is not str
@@ -178,13 +181,13 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
                 raise _repeated(key, index, want, keys_of_entry)
             want[key] = label
         keys_of_entry.append(len(protocols))
-        if text[at : at + 1] != ",":
+        comma = _comma(text, at)
+        if comma is None:
             at = _skip(text, at)
             if text[at : at + 1] == "]":
                 return at + 1
-            if text[at : at + 1] != ",":
-                raise _syntax(text, at, f"$.bindings[{index}]", "expected ',' or ']' after an entry")
-        at = _skip(text, at + 1)
+            raise _syntax(text, at, f"$.bindings[{index}]", "expected ',' or ']' after an entry")
+        at = comma.end()
 
 
 def _refused_entry(index: int, entry: tuple[tuple[str, object], ...]) -> FileProblem:

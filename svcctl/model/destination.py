@@ -18,11 +18,16 @@ class DestinationKey(NamedTuple):
     protocol: int
 
     def __str__(self) -> str:
+        """As `format_destination`."""
         return format_destination(self)
 
 
 class Destination(NamedTuple):
-    """A destination as the maps hold it. `refs` counts bindings; bit n of `slots` stands for socket slot n."""
+    """A destination as the maps hold it.
+
+    `refs` counts bindings that name it (after a crash it may be too high, never too low); bit n of `slots`
+    says that socket slot n was filled by a writer, not that its socket still lives.
+    """
 
     key: DestinationKey
     id: int
@@ -31,6 +36,7 @@ class Destination(NamedTuple):
     flags: int
 
     def __str__(self) -> str:
+        """As `format_destination`."""
         return format_destination(self.key)
 
 

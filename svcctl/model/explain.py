@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Explanation(NamedTuple):
-    """`losers` match too and are in the order in which they would inherit; `reasons` is text, one line each."""
+    """`losers` match too, in the order in which they would inherit; `reasons` is text, one line each."""
 
     winner: Binding | None
     losers: list[Binding]

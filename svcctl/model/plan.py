@@ -1,4 +1,4 @@
-"""The difference between the bindings there are and those wanted, in an order that is safe while traffic runs.
+"""The difference between the bindings there are and those wanted, in an order that is safe under traffic.
 
 Steps are applied one after the other: first `replaced` and `added`, then `removed`. Each step changes one
 key and is atomic. Then for every connection, at every moment between two steps, the label that owns it is
@@ -40,10 +40,12 @@ class Plan(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
+        """Whether everything is as wanted: nothing to write."""
         return not (self.added or self.replaced or self.removed)
 
     @property
     def changes(self) -> int:
+        """How many keys are written or deleted."""
         return len(self.added) + len(self.replaced) + len(self.removed)
 
 
@@ -53,7 +55,7 @@ class Scope(NamedTuple):
     have: dict[bytes, str]
     want: dict[bytes, str]
     taken: list[tuple[bytes, str, str]]
-    """(key, wanted label, label outside the scope that holds it now): a conflict unless replacing is allowed."""
+    """(key, wanted label, label outside the scope that holds it): a conflict unless replacing is allowed."""
 
 
 def plan(have: Mapping[bytes, str], want: Mapping[bytes, str]) -> Plan:
@@ -70,7 +72,9 @@ def plan(have: Mapping[bytes, str], want: Mapping[bytes, str]) -> Plan:
             added.append((key, label))
         else:
             replaced.append((key, label, old))
-    removed = [(key, have[key]) for key in have.keys() - want.keys()] if unchanged + len(replaced) < len(have) else []
+    removed = []
+    if unchanged + len(replaced) < len(have):
+        removed = [(key, label) for key, label in have.items() if key not in want]
     added.sort(key=_specificity, reverse=True)
     replaced.sort(key=_specificity, reverse=True)
     removed.sort(key=_specificity)

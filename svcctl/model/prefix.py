@@ -9,7 +9,7 @@ from __future__ import annotations
 from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import NamedTuple
 
-from svcctl.model.bad_value import BadValue
+from svcctl.model.bad_value import BadValue, show
 from svcctl.model.constants import IPV4, IPV6
 
 MAPPED = bytes(10) + b"\xff\xff"
@@ -27,6 +27,7 @@ class Prefix(NamedTuple):
     length: int
 
     def __str__(self) -> str:
+        """As `format_prefix`."""
         return format_prefix(self.family, self.address, self.length)
 
     @property
@@ -66,9 +67,10 @@ def split_prefix(text: str) -> tuple[int, bytes, int]:
     length = _LENGTHS.get(mask, 999) if slash else 128
     if length > 128 or packed[:12] == MAPPED:
         raise _bad_prefix(text)
-    if length == 128:
+    gone = 128 - length
+    if not gone:
         return IPV6, packed, 128
-    return IPV6, mask_address(packed, length), length
+    return IPV6, (int.from_bytes(packed, "big") >> gone << gone).to_bytes(16, "big"), length
 
 
 def parse_address(text: str) -> tuple[int, bytes]:
@@ -132,30 +134,27 @@ def _bad_prefix(text: str) -> BadValue:
     if not text:
         return BadValue("prefix", text, "an address or prefix cannot be empty")
     if "%" in host:
-        return BadValue("prefix", text, "has a zone", hint="bindings are not tied to an interface: leave out the zone")
+        hint = "bindings are not tied to an interface: leave out the zone"
+        return BadValue("prefix", text, "has a zone", hint=hint)
     family = AF_INET6 if ":" in host else AF_INET
     name, longest = ("an IPv6", 128) if ":" in host else ("an IPv4", 32)
     try:
         packed = inet_pton(family, host)
     except (OSError, ValueError):
-        return BadValue("prefix", text, f"{_shown_host(host)} is not {name} address", hint=_address_hint(host))
+        return BadValue("prefix", text, f"{show(host)} is not {name} address", hint=_address_hint(host))
     if slash and _LENGTHS.get(mask, 999) > longest:
         return BadValue("prefix", text, f"expected a mask length of 0-{longest} after the slash")
     length = _LENGTHS[mask] if slash else longest
     address = inet_ntop(AF_INET, packed[12:])
-    hint = f"write {address}/{length - 96}" if length >= 96 else f"write IPv4 as such, for example {address}/32"
+    hint = f"write {address}/{length - 96 if length >= 96 else 32}"
     return BadValue("prefix", text, "is an IPv4 address written as IPv6 (v4-mapped)", hint=hint)
-
-
-def _shown_host(host: str) -> str:
-    return repr(host) if len(host) <= 60 else f"{host[:60]!r}..."
 
 
 def _address_hint(host: str) -> str | None:
     parts = host.split(".")
     if len(parts) == 4 and all(part.isascii() and part.isdigit() for part in parts):
         if any(len(part) > 1 and part[0] == "0" for part in parts):
-            return "leading zeros are not allowed: some programs read them as octal"
+            return "leave out leading zeros: some programs read them as octal"
     elif ":" not in host and 1 < len(parts) < 4 and all(part.isascii() and part.isdigit() for part in parts):
         return "write all four numbers"
     if host != host.strip():
