@@ -111,8 +111,8 @@ def plan_bind(state: State, binding: Binding, *, replace: bool) -> Plan:
     return Plan([], [(key, binding.label, label)], [], 0)
 
 
-def plan_unbind(state: State, binding: Binding) -> Plan:
-    """What `unbind` has to do. Raises NotFound, or Conflict if another label holds the binding."""
+def plan_unbind(state: State, binding: Binding, *, force: bool = False) -> Plan:
+    """What `unbind` has to do. Raises NotFound, or Conflict if another label holds it and `force` is not given."""
     key = binding.key()
     holder = lookup_destination(state, key)
     if holder is None:
@@ -121,7 +121,11 @@ def plan_unbind(state: State, binding: Binding) -> Plan:
     if mine is None or mine.id != holder:
         owner = destinations.owner_of(state, holder)
         label = owner.key.label if owner else f"?{holder}"
-        raise Conflict(f"unbind {format_binding(binding)}: bound to label {label!r}")
+        if not force:
+            raise Conflict(
+                f"unbind {format_binding(binding)}: bound to label {label!r}", hint="--force removes it all the same"
+            )
+        return Plan([], [], [(key, label)], 0)
     return Plan([], [], [(key, binding.label)], 0)
 
 

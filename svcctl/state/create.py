@@ -35,6 +35,7 @@ class LoadOptions(NamedTuple):
     max_bindings: int | None = None
     max_destinations: int | None = None
     mount: bool = False
+    from_tubular: bool = False
 
 
 class Loaded(NamedTuple):
@@ -43,6 +44,9 @@ class Loaded(NamedTuple):
     path: str
     created: bool
     attached: bool
+    inode: int
+    taken: tuple[tuple[str, str, str], ...] = ()
+    """(action, kind, name) of what was taken over from tubular."""
 
 
 def load(place: Place, options: LoadOptions, command: str) -> Loaded:
@@ -65,6 +69,15 @@ def load(place: Place, options: LoadOptions, command: str) -> Loaded:
         return _create(place, options, gid, command)
     finally:
         os.close(root)
+
+
+def planned(place: Place, options: LoadOptions) -> Loaded:
+    """What `load` would do; changes nothing."""
+    _group_id(options.group)
+    with Netns.open(place.netns) as netns:
+        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
+        exists = os.path.lexists(path)
+        return Loaded(path, not exists, options.dispatcher and not exists, netns.inode)
 
 
 def _group_id(name: str | None) -> int:
@@ -155,7 +168,7 @@ def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, 
         attached = is_attached(writer)
         if options.dispatcher and not attached:
             place.notice("the dispatcher is not attached: 'svcctl attach netns' does it")
-        return Loaded(path, False, attached)
+        return Loaded(path, False, attached, writer.netns.inode)
 
 
 def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loaded:
@@ -192,7 +205,7 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
         if options.dispatcher:
             attach_netns(writer)
         finish_change(writer)
-        return Loaded(path, True, options.dispatcher)
+        return Loaded(path, True, options.dispatcher, netns.inode)
     except BaseException:
         remove_directory(writer.path if writer is not None and published else temporary)
         raise

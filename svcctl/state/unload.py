@@ -37,6 +37,14 @@ def retire_directory(place: Place, path: str) -> None:
     remove_directory(temporary)
 
 
+def find_directory(place: Place) -> str | None:
+    """Path of the namespace's state directory, None if there is none."""
+    places.check_bpffs(place.bpffs)
+    with Netns.open(place.netns) as netns:
+        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
+    return path if os.path.lexists(path) else None
+
+
 def unload(place: Place) -> str | None:
     """Detach everything and remove the state directory; None if there was none.
 
