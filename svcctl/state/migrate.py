@@ -15,7 +15,7 @@ from svcctl.bpf.errors import BpfError
 from svcctl.bpf.map import Map
 from svcctl.errors import Incompatible
 from svcctl.maps import catalog
-from svcctl.maps.layouts import U32
+from svcctl.maps.layouts import COPY_REQUEST, SOCKETS_PER_DESTINATION, U32, CopyRequest
 from svcctl.state.programs import load_object
 from svcctl.state.session import pin_error
 
@@ -115,18 +115,24 @@ def _add_words(have: bytes, plus: bytes, minus: bytes) -> bytes:
     return b"".join(words)
 
 
-def copy_sockets(old: Map, new: Map, destinations: Iterable[int]) -> int:
-    """Copy the sockets of destinations by a BPF program; returns how many could not be copied.
+def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> int:
+    """Copy slots by a BPF program; returns how many sockets could not be copied.
 
     User space reads cookies from a sockmap, never sockets. One that closes meanwhile leaves both maps.
     """
     failed = 0
     with load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded:
         with loaded.program("copy_sockets") as program:
-            for number in destinations:
-                packet = (bytes(ETHERNET_HEADER) + U32.pack(number)).ljust(64, b"\0")
+            for request in requests:
+                packet = (bytes(ETHERNET_HEADER) + COPY_REQUEST.pack(request)).ljust(64, b"\0")
                 failed += program.test_run(data=packet).retval
     return failed
+
+
+def all_slots(destination: int) -> CopyRequest:
+    """The request for all sockets of a destination, to the same place."""
+    first = destination * SOCKETS_PER_DESTINATION
+    return CopyRequest(first, first, SOCKETS_PER_DESTINATION)
 
 
 def _converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:

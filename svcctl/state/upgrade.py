@@ -229,7 +229,8 @@ def _copy_dispatch(maps: dict[str, Map], loaded: Object, sizes: dict[str, int]) 
             if name == "sockets":
                 _, values, count = maps["destinations"].read_all()
                 size = len(values) // count if count else 1
-                migrate.copy_sockets(old, new, (U32.unpack_from(values, size * n)[0] for n in range(count)))
+                ids = (U32.unpack_from(values, size * n)[0] for n in range(count))
+                migrate.copy_sockets(old, new, map(migrate.all_slots, ids))
             else:
                 migrate.copy_content(name, old, new)
     return counters
