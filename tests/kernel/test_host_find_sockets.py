@@ -17,7 +17,7 @@ from svcctl.host.find_sockets import find_sockets
 from svcctl.host.netns import Netns
 from svcctl.host.target import FoundSocket
 from tests.lib.child import Child, child, open_descriptors
-from tests.lib.world import World, world
+from tests.lib.world import World, sh, world
 
 OTHER = f"svcctl-find-{os.getpid()}"
 TCP, UDP = 6, 17
@@ -176,7 +176,8 @@ def test_gaps_path_descriptors_duplicates_and_other_families(way: str) -> None:
         "keep.pop().detach(); os.close(first)\n"
         # An O_PATH descriptor of the socket has its inode and a lower number, but is of no use.
         "for n in range(3):\n    low = os.open(f'/proc/self/fd/{moved}', os.O_PATH)\n"
-        "    out = os.readlink(f'/proc/self/fd/{low}') == os.readlink(f'/proc/self/fd/{moved}') and low < moved"
+        "link = lambda fd: os.readlink(f'/proc/self/fd/{fd}')\n"
+        "out = link(low) == link(moved) and low < moved"
     )
     with child() as one:
         assert one.run(code)
@@ -280,8 +281,6 @@ def test_several_that_are_no_group(way: str) -> None:
         "    one.bind(('0.0.0.0', 80)); one.listen(); keep.append(one)\n"
         "on(b'lo'); on(b'dummy9')"
     )
-    from tests.lib.world import sh
-
     sh("ip link add dummy9 type veth peer name dummy8")
     try:
         with (
@@ -383,7 +382,8 @@ def test_own_descriptors_are_not_the_services(way: str) -> None:
         "if os.fork() == 0:\n"
         "    mine = socket.create_server(('127.0.0.1', 80))\n"
         "    with Netns.open('/proc/thread-self/ns/net') as netns:\n"
-        "        try: find_sockets(parent, 6, 4, bytes(10) + b'\\xff\\xff\\x7f\\0\\0\\1', 80, netns=netns, tree=True, wait=0)\n"
+        "        address = bytes(10) + b'\\xff\\xff\\x7f\\0\\0\\1'\n"
+        "        try: find_sockets(parent, 6, 4, address, 80, netns=netns, tree=True, wait=0)\n"
         "        except NotFound: os.write(w, b'not found')\n"
         "    os._exit(0)\n"
         "os.close(w); out = os.read(r, 100).decode()"
@@ -441,7 +441,8 @@ def test_service_that_opens_and_closes_all_the_time(way: str) -> None:
     churn = (
         "end = time.monotonic() + 1.0\n"
         "while time.monotonic() < end:\n"
-        "    some = [socket.socket(), socket.create_server(('127.0.0.1', 0)), socket.socket(socket.AF_UNIX)]\n"
+        "    server = socket.create_server(('127.0.0.1', 0))\n"
+        "    some = [socket.socket(), server, socket.socket(socket.AF_UNIX)]\n"
         "    [one.close() for one in some]\n"
     )
     with child(code) as one:

@@ -76,7 +76,8 @@ def test_through_a_process_in_between(w: World) -> None:
     """A wrapper that forks: the sockets are not for the child, and that is said."""
     code = (
         "import subprocess, sys\n"
-        "print(subprocess.run([sys.executable, '-c', 'from svcctl.host.listen_fds import listen_fds; listen_fds()'],"
+        "code = 'from svcctl.host.listen_fds import listen_fds; listen_fds()'\n"
+        "print(subprocess.run([sys.executable, '-c', code],"
         " capture_output=True, text=True, close_fds=False).stderr)"
     )
     out = _activated("-l", "127.0.0.1:7004", code=code, port=7004)
