@@ -12,12 +12,13 @@ import pytest
 
 from svcctl.errors import NotFound
 from svcctl.host import bpffs
-from tests.lib.child import child
+from tests.lib.child import ROOT, child, needs_root
 from tests.lib.world import World, world
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def w() -> Iterator[World]:
+    needs_root()
     with world() as one:
         yield one
 
@@ -54,7 +55,6 @@ def test_mount_nowhere(w: World, tmp_path: Path) -> None:
 
 def test_mount_without_rights(w: World, tmp_path: Path) -> None:
     code = (
-        "sys.path.insert(0, os.getcwd())\n"
         "from svcctl.host import bpffs\n"
         "from svcctl.errors import PermissionProblem\n"
         "os.setresuid(65534, 65534, 65534)\n"
@@ -93,10 +93,10 @@ def test_mount_namespace(w: World) -> None:
 
 def test_mount_namespace_of_pid_1(w: World) -> None:
     """A new pid namespace with its own /proc: its first process is in the mount namespace of its PID 1."""
-    code = "import sys, os; sys.path.insert(0, os.getcwd()); from svcctl.host import bpffs; print(bpffs.{0})"
+    code = "import sys, os; sys.path.insert(0, sys.argv[1]); from svcctl.host import bpffs; print(bpffs.{0})"
     for call, answer in (
         ("in_pid1_mount_namespace()", "True"),
         ("_mount_ids('/proc/1/mountinfo') == bpffs._mount_ids('/proc/thread-self/mountinfo')", "True"),
     ):
-        command = f'unshare --pid --fork --mount-proc {sys.executable} -c "{code.format(call)}"'
+        command = f'unshare --pid --fork --mount-proc {sys.executable} -c "{code.format(call)}" {ROOT}'
         assert w.sh(command).strip() == answer

@@ -8,16 +8,18 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from svcctl.errors import Conflict, NotFound, PermissionProblem, UsageProblem
-from svcctl.host import find_sockets as module
 from svcctl.host.find_sockets import find_sockets
 from svcctl.host.netns import Netns
-from svcctl.host.target import FoundSocket
-from tests.lib.child import Child, child, open_descriptors
+from tests.lib.child import Child, child, needs_root
 from tests.lib.world import World, sh, world
+
+if TYPE_CHECKING:
+    from svcctl.host.target import FoundSocket
 
 OTHER = f"svcctl-find-{os.getpid()}"
 TCP, UDP = 6, 17
@@ -42,21 +44,15 @@ def raw(address: str) -> bytes:
     return bytes(10) + b"\xff\xff" + socket.inet_aton(address)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def w() -> Iterator[World]:
+    needs_root()
     with world() as one:
         one.sh(f"ip netns add {OTHER}; ip -n {OTHER} link set lo up")
         try:
             yield one
         finally:
             one.sh(f"ip netns del {OTHER}")
-
-
-@pytest.fixture(autouse=True)
-def _no_leak(w: World) -> Iterator[None]:
-    before = open_descriptors()
-    yield
-    assert open_descriptors() == before
 
 
 @pytest.fixture(params=["sock_diag", "scan"])
@@ -67,7 +63,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         def missing(*_: object, **__: object) -> None:
             raise FileNotFoundError(2, "No such file or directory", "sock_diag")
 
-        monkeypatch.setattr(module.sock_diag, "listeners", missing)
+        monkeypatch.setattr("svcctl.host.sock_diag.listeners", missing)
     return str(request.param)
 
 
@@ -374,7 +370,7 @@ def test_bad_arguments() -> None:
 def test_own_descriptors_are_not_the_services(way: str) -> None:
     """svcctl started by the service itself is one of its descendants, and may have inherited the socket."""
     code = (
-        "import os, sys, socket; sys.path.insert(0, os.getcwd())\n"
+        "import os, sys, socket\n"
         "from svcctl.host.find_sockets import find_sockets\n"
         "from svcctl.host.netns import Netns\n"
         "from svcctl.errors import NotFound\n"
@@ -405,7 +401,7 @@ def test_status_flags_stay(way: str) -> None:
 def test_rights_are_named(way: str) -> None:
     """Root without CAP_SYS_PTRACE against a root that has everything."""
     code = (
-        "import ctypes, struct; sys.path.insert(0, os.getcwd())\n"
+        "import ctypes, struct\n"
         "from svcctl.host.find_sockets import find_sockets\n"
         "from svcctl.host.netns import Netns\n"
         "from svcctl.errors import PermissionProblem\n"

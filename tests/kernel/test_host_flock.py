@@ -12,28 +12,27 @@ from collections.abc import Iterator
 import pytest
 
 from svcctl.host import flock
-from tests.lib.child import child, open_descriptors
+from tests.lib.child import ROOT, child, needs_root
 from tests.lib.world import World, world
 
 TAKE = "import fcntl; fd = os.open({path!r}, os.O_RDONLY); fcntl.flock(fd, fcntl.LOCK_{kind})"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def w() -> Iterator[World]:
+    needs_root()
     with world() as one:
         yield one
 
 
 @pytest.fixture
 def directory(w: World) -> Iterator[int]:
-    before = open_descriptors()
     path = f"{w.bpffs}/locked"
     os.mkdir(path)
     fd = os.open(path, os.O_RDONLY)
     yield fd
     os.close(fd)
     os.rmdir(path)
-    assert open_descriptors() == before
 
 
 def _locks() -> str:
@@ -133,13 +132,13 @@ def test_heir_of_a_taker_that_has_gone(directory: int) -> None:
 
 def test_holder_outside_of_the_pid_namespace_is_not_known(directory: int) -> None:
     code = (
-        "import os, sys; sys.path.insert(0, os.getcwd()); from svcctl.host import flock;"
+        "import os, sys; sys.path.insert(0, sys.argv[1]); from svcctl.host import flock;"
         f"fd = os.open({_path(directory)!r}, os.O_RDONLY);"
         "print(flock.try_lock(fd, True), flock.holders(fd)); os.close(fd)"
     )
     with child(TAKE.format(path=_path(directory), kind="EX")):
         done = subprocess.run(
-            ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code],
+            ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code, ROOT],
             capture_output=True,
             text=True,
             check=True,

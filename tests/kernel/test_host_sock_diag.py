@@ -12,27 +12,21 @@ import pytest
 from svcctl.host import sock_diag
 from svcctl.host.netns import Netns
 from svcctl.host.socket_info import describe
-from tests.lib.child import child, open_descriptors
+from tests.lib.child import child, needs_root
 from tests.lib.world import World, world
 
 OTHER = f"svcctl-diag-{os.getpid()}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def w() -> Iterator[World]:
+    needs_root()
     with world() as one:
         one.sh(f"ip netns add {OTHER}; ip -n {OTHER} link set lo up")
         try:
             yield one
         finally:
             one.sh(f"ip netns del {OTHER}")
-
-
-@pytest.fixture(autouse=True)
-def _no_leak(w: World) -> Iterator[None]:
-    before = open_descriptors()
-    yield
-    assert open_descriptors() == before
 
 
 CASES = [

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lib.child import ROOT, needs_root
 from tests.lib.world import World, world
 
 ACTIVATE = shutil.which("systemd-socket-activate")
@@ -27,8 +28,9 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def w() -> Iterator[World]:
+    needs_root()
     with world() as one:
         yield one
 
@@ -38,7 +40,7 @@ def _activated(*options: str, code: str = CODE, port: int) -> str:
     assert ACTIVATE is not None
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LISTEN_")}
     process = subprocess.Popen(
-        [ACTIVATE, "-E", f"PYTHONPATH={os.getcwd()}", *options, sys.executable, "-c", code],
+        [ACTIVATE, "-E", f"PYTHONPATH={ROOT}", *options, sys.executable, "-c", code, ROOT],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

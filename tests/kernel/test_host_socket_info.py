@@ -12,7 +12,7 @@ import pytest
 
 from svcctl.host import socket_info
 from svcctl.host.socket_info import NotASocket, WrongSocket, describe
-from tests.lib.child import open_descriptors
+from tests.lib.child import needs_root
 from tests.lib.world import World, world
 
 V4 = socket.AF_INET
@@ -20,17 +20,11 @@ V6 = socket.AF_INET6
 MAPPED = bytes(10) + b"\xff\xff"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def w() -> Iterator[World]:
+    needs_root()
     with world() as one:
         yield one
-
-
-@pytest.fixture(autouse=True)
-def _no_leak(w: World) -> Iterator[None]:
-    before = open_descriptors()
-    yield
-    assert open_descriptors() == before
 
 
 def _make(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LOOP = """
 import json, os, socket, sys, time
+sys.path.insert(0, sys.argv[1])
 scope = {"os": os, "socket": socket, "sys": sys, "time": time, "keep": []}
 for line in sys.stdin:
     scope.pop("out", None)
@@ -58,9 +63,9 @@ class Child:
 
 @contextlib.contextmanager
 def child(code: str = "", *, prefix: tuple[str, ...] = (), **kwargs: Any) -> Iterator[Child]:
-    """Start a child, in the calling thread's namespaces, and have it run `code`. `prefix`: a command before it."""
+    """Start a child in the calling thread's namespaces and have it run `code`. `prefix`: words before it."""
     process = subprocess.Popen(
-        [*prefix, sys.executable, "-I", "-S", "-c", _LOOP],
+        [*prefix, sys.executable, "-I", "-S", "-c", _LOOP, ROOT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -74,12 +79,7 @@ def child(code: str = "", *, prefix: tuple[str, ...] = (), **kwargs: Any) -> Ite
         one.end()
 
 
-def open_descriptors() -> set[str]:
-    """This process's descriptors as `NUMBER -> WHAT`: compare before and after to find a leak."""
-    import os
-
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found.add(f"{name} -> {os.readlink(f'/proc/self/fd/{name}')}")
-    return found
+def needs_root() -> None:
+    """Skip the test, or with it the module, without root."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: run `make test`, which uses sudo")
