@@ -20,7 +20,9 @@ from svcctl.model.precedence import choose
 from tests.unit.model_values import Address, bindings, bytes16, labels, small_addresses, small_bindings
 
 
-@pytest.mark.parametrize("text", ["web", "a", "x" * 255, "é" * 127 + "x", "два слова", "名前", "🦆" * 63, "a#b", "-", " "])
+@pytest.mark.parametrize(
+    "text", ["web", "a", "x" * 255, "é" * 127 + "x", "два слова", "名前", "🦆" * 63, "a#b", "-", " "]
+)
 def test_label_accepted(text: str) -> None:
     assert check_label(text) is text
 
@@ -67,7 +69,27 @@ def test_port_accepted(text: str, port: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-1", "+1", "65536", "99999", "100000", "080", "00", "80 ", " 80", "8_0", "0x50", "80.0", "http", "²", "٨٠", "８０", "\udcff", "9" * 9999],
+    [
+        "",
+        "-1",
+        "+1",
+        "65536",
+        "99999",
+        "100000",
+        "080",
+        "00",
+        "80 ",
+        " 80",
+        "8_0",
+        "0x50",
+        "80.0",
+        "http",
+        "²",
+        "٨٠",
+        "８０",
+        "\udcff",
+        "9" * 9999,
+    ],
 )
 def test_port_refused(text: str) -> None:
     with pytest.raises(UsageProblem, match="0-65535"):
@@ -124,7 +146,12 @@ def test_key_layout() -> None:
         bytes.fromhex("20010db8") + bytes(12)
     )
     assert (v4.bits, v6.bits, v4.is_exact) == (144, 80, False)
-    assert [parse_binding("x", "tcp", p, "0").is_exact for p in ("::", "0.0.0.0", "::/127", "::/0")] == [1, 1, 0, 0]
+    assert [parse_binding("x", "tcp", p, "0").is_exact for p in ("::", "0.0.0.0", "::/127", "::/0")] == [
+        1,
+        1,
+        0,
+        0,
+    ]
 
 
 @given(bindings)
@@ -141,12 +168,11 @@ def test_key_round_trip(binding: Binding) -> None:
 
 @given(st.binary(max_size=30) | st.binary(min_size=24, max_size=24))
 def test_a_key_from_a_map_is_a_binding_or_a_fault(key: bytes) -> None:
-    try:
-        binding = Binding.from_key(key, "x")
-    except ValueError as error:
-        assert key.hex() in str(error)
-        return
-    assert binding.key() == key
+    if subject.key_fault(key) is None:
+        assert Binding.from_key(key, "x").key() == key
+    else:
+        with pytest.raises(ValueError, match=f"^binding key {key.hex()}: "):
+            Binding.from_key(key, "x")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +217,11 @@ def test_order_is_good_for_humans() -> None:
     assert [str(each) for each in sorted(parsed, key=subject.sort_key)] == wanted
 
 
-@given(st.lists(small_bindings, max_size=12, unique_by=Binding.key), small_addresses, st.sampled_from([0, 80, 82]))
+@given(
+    st.lists(small_bindings, max_size=12, unique_by=Binding.key),
+    small_addresses,
+    st.sampled_from([0, 80, 82]),
+)
 def test_order_is_the_precedence(some: list[Binding], address: Address, port: int) -> None:
     """Of those that match one connection, the listing shows the winner first and then its heirs in turn."""
     family = {4: IPV4, 6: IPV6}[address.version]
@@ -208,9 +238,7 @@ def test_destination_text(label: str) -> None:
 
 def test_light_imports() -> None:
     """`bind` waits for these modules each time: nothing heavy may come with them."""
-    script = (
-        "import sys; import svcctl.model.binding; "
-        "print(*sorted({'json', 'ipaddress', 'socket', 'dataclasses', 'subprocess', 'logging'} & set(sys.modules)))"
-    )
+    script = "import sys, svcctl.model.binding; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == ""
+    heavy = {"json", "ipaddress", "socket", "dataclasses", "subprocess", "logging"}
+    assert not heavy & set(run.stdout.split())

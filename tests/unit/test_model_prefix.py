@@ -194,7 +194,14 @@ def test_any_ipv6_never_covers_ipv4() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0.0.0.0", True), ("::", True), ("0.0.0.0/0", False), ("::/0", False), ("0.0.0.0/31", False), ("::1", False)],
+    [
+        ("0.0.0.0", True),
+        ("::", True),
+        ("0.0.0.0/0", False),
+        ("::/0", False),
+        ("0.0.0.0/31", False),
+        ("::1", False),
+    ],
 )
 def test_zero_host(text: str, *, expected: bool) -> None:
     assert is_zero_host(*parse_prefix(text)) is expected
