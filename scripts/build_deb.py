@@ -19,9 +19,7 @@ import stage
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH") or 1580601600)
-MAINTAINER = (
-    f"{os.environ.get('DEBFULLNAME', 'svcctl maintainers')} <{os.environ.get('DEBEMAIL', 'root@localhost')}>"
-)
+MAINTAINER = f"{os.environ.get('DEBFULLNAME', 'svcctl maintainers')} <{os.environ.get('DEBEMAIL', 'svcctl@packages.invalid')}>"
 
 CONTROL = """\
 Package: svcctl
@@ -65,7 +63,7 @@ PRERM = """\
 set -e
 if [ "$1" = remove ]; then
     if [ -d /run/systemd/system ]; then
-        systemctl stop {units} || true
+        deb-systemd-invoke stop {units} || true
     fi
     for state in /sys/fs/bpf/*_svcctl; do
         [ -d "$state" ] || continue
@@ -90,11 +88,11 @@ Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: svcctl
 
 Files: *
-Copyright: the svcctl contributors
+Copyright: 2026 the svcctl contributors
 License: BSD-2-Clause
 
 Files: bpf/*
-Copyright: the svcctl contributors
+Copyright: 2026 the svcctl contributors
 License: GPL-2.0-only or BSD-2-Clause
 
 License: GPL-2.0-only
@@ -107,9 +105,6 @@ License: BSD-2-Clause
 OVERRIDES = """\
 # BPF programs, for both byte orders: the kernel runs them, whatever its architecture.
 svcctl: arch-independent-package-contains-binary-or-object *
-svcctl: arch-dependent-file-in-usr-share *
-# The tests are the package's own; it is not in Debian.
-svcctl: initial-upload-closes-no-bugs *
 """
 
 
