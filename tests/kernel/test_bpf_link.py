@@ -250,9 +250,9 @@ def test_run_sk_lookup(programs: dict[str, Program], loaded: Object) -> None:
         listener.listen()
         cookie = listener.getsockopt(socket.SOL_SOCKET, 57, 8)
         sockets.update(bytes(4), struct.pack("=Q", listener.fileno()))
-        done = programs["choose"].test_run(context, repeat=100, ctx_size_out=len(context))
+        done = programs["choose"].test_run(context, repeat=100, ctx_size_out=128)
         assert done.retval == 1
-        assert len(done.ctx) == len(context)
+        assert len(done.ctx) in (len(context), len(context) + 8)
         assert done.ctx[:8] == cookie
         assert done.data == b""
         assert 0 < done.duration_ns < 1_000_000
