@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from svcctl.cli.registry import Entry
 
 
+_UNKNOWN = "svcctl.unknown command"
+
+
 class LazyGroup(Helpful, click.Group):
     """A group whose commands are named by `registry` and imported one at a time."""
 
@@ -69,6 +72,7 @@ class LazyGroup(Helpful, click.Group):
         if command is not None:
             return name, command, args[1:]
         if ctx.resilient_parsing:
+            ctx.meta[_UNKNOWN] = True
             return None, None, args[1:]
         if name.startswith("-"):  # after `--`
             raise click.UsageError(f"no such command '{name}'", ctx)
@@ -84,6 +88,8 @@ class LazyGroup(Helpful, click.Group):
         """Names of commands with their line of help, and options; imports none of them."""
         from click.shell_completion import CompletionItem
 
+        if ctx.meta.get(_UNKNOWN):  # a command that does not exist has no arguments
+            return []
         found = [
             CompletionItem(name, help=entry.help)
             for name, entry in self.registry.items()

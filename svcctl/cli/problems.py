@@ -140,7 +140,8 @@ def _usage(error: click.ClickException) -> Problem:
         text = f"missing {param.param_type_name} {_name(param)}"
         hint = _usage_line(ctx)
     elif isinstance(error, exceptions.BadParameter) and param is not None:
-        text = f"{_name(param)}: {_lower(error.message)}"
+        text = f"{_name(param)} {_lower(error.message)}"
+        hint = getattr(error, "hint", None)
     elif isinstance(error, exceptions.NoSuchOption):
         text = f"no such option '{error.option_name}'{_near_option(error.option_name, ctx)}"
     else:

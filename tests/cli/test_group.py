@@ -31,7 +31,7 @@ SEEN: dict[str, Any] = {}
 @noun("show", examples=("svcctl show",))
 @argument("family", FAMILY, "Which family.", required=False)
 @option("--limit", type=Count(1, 9), help="How many.")
-def show(env: Env, family: str | None, limit: int | None) -> None:
+def show(env: Env, family: int | None, limit: int | None) -> None:
     """Show things.
 
     A second paragraph.
@@ -84,7 +84,7 @@ def test_an_option_before_is_kept_when_absent_after() -> None:
     env = Env({"SVCCTL_NETNS": "/e", "SVCCTL_BPFFS": ""})
     run(["--lock-timeout", "0", "show", "ipv4", "--limit", "3"], env)
     assert (env.netns, env.bpffs, env.lock_timeout) == ("/e", "/sys/fs/bpf", 0.0)
-    assert (SEEN["family"], SEEN["limit"]) == ("ipv4", 3)
+    assert (SEEN["family"], SEEN["limit"]) == (4, 3)
     run(["--netns", "/n", "show"], env)
     assert env.netns == "/n"
 
@@ -128,8 +128,8 @@ def test_a_type_names_its_parameter(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "ipx"]) == 2
     assert main(["show", "--limit", "10"]) == 2
     assert capfd.readouterr().err.splitlines() == [
-        "svcctl: error: show: FAMILY: expected ipv4 or ipv6, got 'ipx'",
-        "svcctl: error: show: --limit: expected 1-9, got '10'",
+        "svcctl: error: show: FAMILY 'ipx': expected ipv4 or ipv6",
+        "svcctl: error: show: --limit '10': expected 1-9",
     ]
 
 
