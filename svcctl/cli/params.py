@@ -147,7 +147,7 @@ class _Address(_Type):
         from svcctl.model.prefix import parse_prefix
 
         if "/" in text:
-            raise UsageProblem(f"expected an address without a length")
+            raise UsageProblem("expected an address without a length")
         return parse_prefix(text)
 
 
@@ -176,7 +176,7 @@ class _Seconds(_Type):
         except ValueError:
             value = -1.0
         if not 0 <= value <= 1e9 or "_" in text:
-            raise UsageProblem(f"expected a number of seconds")
+            raise UsageProblem("expected a number of seconds")
         return value
 
 
