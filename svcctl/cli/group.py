@@ -12,7 +12,7 @@ import click
 from svcctl.cli.options import Helpful
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from click.shell_completion import CompletionItem
@@ -108,6 +108,28 @@ class LazyGroup(Helpful, click.Group):
             with formatter.section(title):
                 # One width for all sections: names pad their own column.
                 formatter.write_dl([(name.ljust(longest), text) for name, text in rows])
+
+
+def walk(
+    group: LazyGroup, prefix: str = "", *, missing: list[str] | None = None
+) -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group with its full name (`attach netns`), groups included; imports them all.
+
+    A module that is not there is an ImportError, or an entry of `missing` when that is given.
+    """
+    context = click.Context(group)
+    for name, entry in group.registry.items():
+        try:
+            command = group.get_command(context, name)
+        except ModuleNotFoundError as e:
+            if missing is None or e.name != entry.module:
+                raise
+            missing.append(prefix + name)
+            continue
+        if command is not None:
+            yield prefix + name, command
+            if isinstance(command, LazyGroup):
+                yield from walk(command, f"{prefix}{name} ", missing=missing)
 
 
 def suggestion(wrong: str, names: Mapping[str, object] | Sequence[str]) -> str:

@@ -113,16 +113,6 @@ class _Protocol(Word):
         return parse_protocol(text)
 
 
-class _Family(Word):
-    """ipv4 or ipv6; the value is its number (4, 6)."""
-
-    def parse(self, text: str) -> Any:
-        """The number of a family."""
-        from svcctl.model.binding import parse_family
-
-        return parse_family(text)
-
-
 class _Prefix(_Type):
     """An address or prefix; the value is a svcctl.model.prefix.Prefix."""
 
@@ -236,7 +226,7 @@ def _either(words: tuple[str, ...]) -> str:
 LABEL = _Label()
 PROTOCOL = _Protocol()
 PROTOCOL_OR_ANY = _Protocol(any=True)
-FAMILY = _Family("family", "ipv4", "ipv6")
+FAMILY = Word("family", "ipv4", "ipv6")
 PREFIX = _Prefix()
 ADDRESS = _Address()
 PORT = _Port()

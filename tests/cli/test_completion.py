@@ -259,7 +259,12 @@ def test_at_most_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_namespace_given_before_the_cursor_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Env] = []
-    monkeypatch.setattr(complete, "_provider", lambda kind, env: seen.append(env) or [])
+
+    def provider(kind: str, env: Env) -> list[str]:
+        seen.append(env)
+        return []
+
+    monkeypatch.setattr(complete, "_provider", provider)
     root = click.Context(click.Command("svcctl"))
     root.params = {"netns": "/a", "bpffs": "/b"}
     below = click.Context(click.Command("x"), parent=root)
