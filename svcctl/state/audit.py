@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from sys import byteorder
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.bpf.link import query_programs
 from svcctl.errors import SvcctlError
@@ -17,6 +17,7 @@ from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, exact_check
 from svcctl.model.binding import is_exact_key, key_fault, key_fields
 from svcctl.model.destination import Destination
+from svcctl.record import Record
 from svcctl.state import attach, destinations
 from svcctl.state.bindings import encode_value, kind_of, map_key, port_index
 from svcctl.state.create import DIRECTORY_MODE
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
-class Finding(NamedTuple):
+class Finding(Record):
     """One broken invariant. `repair` mends it; None: `advice` says what to decide."""
 
     invariant: str
