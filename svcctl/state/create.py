@@ -12,7 +12,7 @@ from svcctl.host import bpffs
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, layouts
 from svcctl.state import place as places
-from svcctl.state.attach import attach_netns, is_attached, pin_dispatcher, pin_map
+from svcctl.state.attach import attach_netns, is_attached, pin_dispatcher, pin_map, size_differences
 from svcctl.state.lock import lock_fd, open_locked
 from svcctl.state.programs import load_object
 from svcctl.state.session import ZERO
@@ -152,14 +152,7 @@ def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, 
         differs = []
         if options.group is not None and meta.group != gid:
             differs.append(f"group {meta.group}, asked for {gid} (--group)")
-        for name, option, wanted in (
-            ("bindings", "--max-bindings", options.max_bindings),
-            ("destinations", "--max-destinations", options.max_destinations),
-        ):
-            if wanted is not None and writer.has_map(name):
-                have = writer.map(name).info.max_entries
-                if have != wanted:
-                    differs.append(f"room for {have} {name}, asked for {wanted} ({option})")
+        differs += size_differences(writer, options.max_bindings, options.max_destinations)
         if differs:
             raise Conflict(
                 f"load: {path}: already loaded with {'; '.join(differs)}",

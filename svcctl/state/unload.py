@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
 def remove_directory(path: str) -> None:
     """Unpin everything in a state directory and remove it: links first, so that nothing runs on half a state."""
+    from svcctl.state.attach import drop_link
+
     names = sorted(os.listdir(path), key=lambda name: (not name.startswith("link_"), name))
     for name in names:
-        os.unlink(f"{path}/{name}")
+        one = f"{path}/{name}"
+        if os.path.isdir(one) and not os.path.islink(one):
+            remove_directory(one)  # none of ours, but in the way
+        elif name.startswith("link_"):
+            drop_link(one)
+        else:
+            os.unlink(one)
     os.rmdir(path)
 
 
