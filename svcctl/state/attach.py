@@ -77,15 +77,22 @@ def is_attached(state: State) -> bool:
     return state.map("attachments").lookup(key) is not None
 
 
-def attach_netns(writer: Writer) -> None:
-    """Record and make the dispatcher's link. Its program must be pinned. Inside `changing()`."""
-    shape = catalog.DISPATCH
+def record_netns(writer: Writer) -> bytes:
+    """Record that the dispatcher is to be attached; returns the record, an older one if there is one."""
     key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
     attachments = writer.map("attachments")
     known = attachments.lookup(key)
     if known is None:
-        known = layouts.ATTACHMENT.pack(Attachment(shape.index, 0, time.time_ns(), 0, 0))
+        known = layouts.ATTACHMENT.pack(Attachment(catalog.DISPATCH.index, 0, time.time_ns(), 0, 0))
         attachments.update(key, known)
+    return known
+
+
+def attach_netns(writer: Writer) -> None:
+    """Record and make the dispatcher's link. Its program must be pinned. Inside `changing()`."""
+    shape = catalog.DISPATCH
+    known = record_netns(writer)
+    key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
     info = link_info(writer, shape)
     if info is None:
         with Program.open_pinned(writer.pin(shape.pin)) as program:
@@ -93,7 +100,7 @@ def attach_netns(writer: Writer) -> None:
                 link.pin(writer.pin(shape.link_pin))
                 info = link.info
     if layouts.ATTACHMENT.unpack(known).link_id != info.id:
-        attachments.update(
+        writer.map("attachments").update(
             key, layouts.ATTACHMENT.pack(Attachment(shape.index, info.id, time.time_ns(), 0, 0))
         )
 

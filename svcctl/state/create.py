@@ -12,7 +12,14 @@ from svcctl.host import bpffs
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, layouts
 from svcctl.state import place as places
-from svcctl.state.attach import attach_netns, is_attached, pin_dispatcher, pin_map, size_differences
+from svcctl.state.attach import (
+    attach_netns,
+    is_attached,
+    pin_dispatcher,
+    pin_map,
+    record_netns,
+    size_differences,
+)
 from svcctl.state.lock import lock_fd, open_locked
 from svcctl.state.programs import load_object
 from svcctl.state.session import ZERO
@@ -191,6 +198,8 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
                 options.max_bindings or catalog.DEFAULT_BINDINGS,
                 options.max_destinations or catalog.DEFAULT_DESTINATIONS,
             )
+            # Recorded before anybody can see the directory: whoever finds it after a kill makes the link.
+            record_netns(writer)
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         bpffs.rename_noreplace(temporary, path)
         published = True

@@ -46,11 +46,14 @@ def attach_dispatcher(
         return
     with writer.changing():
         if plan.program:
-            _load(writer, plan, max_bindings, max_destinations)
+            load_missing(writer, plan, max_bindings, max_destinations)
         attach.attach_netns(writer)
 
 
-def _load(writer: Writer, plan: AttachPlan, max_bindings: int | None, max_destinations: int | None) -> None:
+def load_missing(
+    writer: Writer, plan: AttachPlan, max_bindings: int | None, max_destinations: int | None
+) -> None:
+    """Load the program, on new maps if there are none. Inside `changing()`."""
     sizes = catalog.dispatch_sizes(
         max_bindings or catalog.DEFAULT_BINDINGS, max_destinations or catalog.DEFAULT_DESTINATIONS
     )

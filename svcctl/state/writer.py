@@ -156,8 +156,11 @@ def open_writer(place: Place, command: str) -> Writer:
         raise
 
 
-def lock_state(place: Place, command: str) -> Writer:
-    """The lock and nothing else: for unload, upgrade, check and gc, which work on broken state too."""
+def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
+    """The lock and nothing else: for unload, upgrade, check and gc, which work on broken state too.
+
+    `any_mode` takes a directory that others own or may write, for `check`, which says so.
+    """
     netns = Netns.open(place.netns)
     try:
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
@@ -171,7 +174,8 @@ def lock_state(place: Place, command: str) -> Writer:
         except NotADirectoryError:
             raise Incompatible(f"{path}: not a directory") from None
         try:
-            places.check_owner(path, os.fstat(fd))
+            if not any_mode:
+                places.check_owner(path, os.fstat(fd))
         except BaseException:
             os.close(fd)
             raise
