@@ -66,10 +66,12 @@ def _repair(writer: Writer, found: list[Finding]) -> tuple[list[Finding], list[F
         more, rest = mend(lambda: list(pins.find(writer)))
     if pins.usable(writer):
         rest = audit(writer, deep=True)
-        if any(one.repair for one in rest):
+        if more or any(one.repair for one in rest):
             with writer.changing():
                 now, rest = mend(lambda: audit(writer, deep=True))
             more += now
+    else:
+        rest = rest or audit(writer)
     left += rest
     mended = {one[:2]: one for one in found + more if not any(one[:2] == other[:2] for other in left)}
     return list(mended.values()), left

@@ -50,7 +50,8 @@ def mend(find: Callable[[], list[Finding]]) -> tuple[list[Finding], list[Finding
     mended: list[Finding] = []
     left: list[Finding] = []
     for _ in range(ROUNDS):
-        found = find()
+        # The mark is set because somebody is mending.
+        found = [one for one in find() if one.invariant != "mark"]
         left = repair_all(found)
         now = [one for one in found if not any(one[:2] == other[:2] for other in left)]
         mended += now
@@ -63,8 +64,6 @@ def repair_all(findings: list[Finding]) -> list[Finding]:
     """Mend what needs no decision; returns the rest, with what could not be mended."""
     left = []
     for finding in findings:
-        if finding.invariant == "mark":
-            continue  # it is set because somebody is mending
         if finding.repair is None:
             left.append(finding)
             continue

@@ -47,7 +47,7 @@ def audit(writer: Writer, *, deep: bool = False) -> list[Finding]:
     """
     found = list(pins.find(writer))
     if not pins.usable(writer):
-        return found  # without its maps the rest cannot be judged
+        return found or meta.unusable(writer)  # without its maps the rest cannot be judged
     found += meta.find(writer)
     if any(one.invariant == "identity" for one in found) or not writer.has_dispatcher():
         return found

@@ -28,10 +28,10 @@ NAMED = 20
 
 
 class Owners(NamedTuple):
-    """Destinations by id, raw map keys that name nothing, and how many entries there are in all."""
+    """Destinations by id, (id, raw key) of those whose name is none, and how many entries there are in all."""
 
     by_id: dict[int, Destination]
-    unreadable: dict[int, bytes]
+    unreadable: list[tuple[int, bytes]]
     entries: int
 
 
@@ -142,7 +142,7 @@ def _set_refs(writer: Writer, owner: Destination, count: int) -> None:
 def _read_destinations(writer: Writer, found: list[Finding]) -> Owners:
     """ids: each is one destination's, within the maps, and was handed out."""
     by_id: dict[int, Destination] = {}
-    unreadable: dict[int, bytes] = {}
+    unreadable: list[tuple[int, bytes]] = []
     count = 0
     highest = -1
     largest = writer.map("destinations").info.max_entries
@@ -150,7 +150,7 @@ def _read_destinations(writer: Writer, found: list[Finding]) -> Owners:
         count += 1
         one = Destination(destinations.decode_key(raw), *layouts.DESTINATION.unpack(value))
         if _key_fault(raw, one):
-            unreadable[one.id] = raw
+            unreadable.append((one.id, raw))
             highest = max(highest, one.id if one.id < largest else -1)
             continue
         if one.id >= largest or one.id in by_id:
@@ -210,9 +210,9 @@ def _key_fault(raw: bytes, one: Destination) -> str | None:
 
 def _unreadable(writer: Writer, owners: Owners, meant: set[int]) -> Iterator[Finding]:
     """destinations: each has a label, family and protocol that a command can name."""
-    for number, raw in owners.unreadable.items():
+    for number, raw in owners.unreadable:
         message = f"destination {number} has a name that is none: {raw.rstrip(bytes(1)).hex()[:80]}"
-        if number in meant:
+        if number in meant and number not in owners.by_id:
             # Its bindings are named by `bindings`; once they are gone, so is this.
             yield Finding("destinations", message, None, "decide about its bindings, then 'svcctl check --repair'")
         else:

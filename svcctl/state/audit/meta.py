@@ -9,7 +9,7 @@ from svcctl.errors import SvcctlError
 from svcctl.maps import enums, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state.audit.finding import Finding
-from svcctl.state.session import need_current_schema
+from svcctl.state.session import ZERO, need_current_schema
 from svcctl.state.writer import is_dead
 
 if TYPE_CHECKING:
@@ -43,6 +43,21 @@ def find(writer: Writer) -> Iterator[Finding]:
             lambda: None,  # whoever repairs begins with that: see check.py
         )
     yield from _writers(writer)
+
+
+def unusable(writer: Writer) -> list[Finding]:
+    """identity: `meta` is svcctl's. Raises Incompatible when it is, but of a newer layout."""
+    meta = layouts.META.unpack(writer.map("meta").lookup(ZERO) or bytes(layouts.META.size))
+    if meta.magic == layouts.MAGIC:
+        writer.meta()
+    return [
+        Finding(
+            "identity",
+            "'meta' was not written by svcctl, or is torn",
+            None,
+            "'svcctl unload' and 'svcctl load' start anew",
+        )
+    ]
 
 
 def _is_dead(writer: Writer) -> bool:

@@ -38,9 +38,13 @@ def find(writer: Writer) -> Iterator[Finding]:
 
 
 def usable(writer: Writer) -> bool:
-    """Whether every map that belongs there can be opened as it should be, and `meta` is svcctl's."""
+    """Whether all that belongs there can be opened as it should be, and `meta` is svcctl's."""
+    present = set(os.listdir(writer.path))
+    wanted = expected(present)
+    if any(_fault(writer, name) for name in wanted.keys() & present - catalog.MAPS.keys()):
+        return False
     try:
-        for name in expected(set(os.listdir(writer.path))).keys() & catalog.MAPS.keys():
+        for name in wanted.keys() & catalog.MAPS.keys():
             writer.map(name)
         writer.meta()
     except SvcctlError:
@@ -99,8 +103,8 @@ def _orphans(writer: Writer, present: set[str], wanted: dict[str, int]) -> Itera
         meta = writer.meta()
     except SvcctlError:
         return
-    if meta.swap_phase != enums.SWAP_NONE or meta.generation & 1:
-        return  # the mark's business
+    if meta.swap_phase != enums.SWAP_NONE or (meta.generation & 1 and not writer.is_changing):
+        return  # the mark's business, unless the mark is our own
     records = salvage.next_records(writer)
     if left or records:
         what = ", ".join(left) or "records of programs"

@@ -45,7 +45,7 @@ def _unnoted(writer: Writer, known: dict[int, Destination], reserved: int) -> It
                 yield Finding(
                     "sockets",
                     f"slot {slot} of destination {number} holds a socket nobody registered",
-                    partial(sockets.delete, index),
+                    partial(destinations.clear_slots, writer, number, 1 << slot),
                 )
         hint = hints.lookup(U32.pack(number))
         if hint is not None and U32.unpack(hint)[0] >= SOCKETS_PER_DESTINATION:
@@ -120,7 +120,7 @@ def _never_handed_out(writer: Writer, reserved: int, largest: int) -> Iterator[F
         yield Finding(
             "sockets",
             f"slot {slot} of id {number}, which was never handed out, holds a socket",
-            partial(sockets.delete, U32.pack(index)),
+            partial(destinations.clear_slots, writer, number, 1 << slot),
         )
     hints, stats = writer.map("hints"), writer.map("dispatch_stats")
     _, values, count = hints.read_all()
