@@ -55,6 +55,11 @@ class Writer(State):
         """Context of all writes of a command; `fields` of meta are set together with the mark."""
         return Change(self, fields)
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether the mark is this writer's own."""
+        return self._depth > 0
+
     def usage(self, name: str) -> Usage:
         """Used and largest number of entries of a map."""
         data = self.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
@@ -156,8 +161,11 @@ def open_writer(place: Place, command: str) -> Writer:
         raise
 
 
-def lock_state(place: Place, command: str) -> Writer:
-    """The lock and nothing else: for unload, upgrade, check and gc, which work on broken state too."""
+def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
+    """The lock and nothing else: for unload, upgrade, check and gc, which work on broken state too.
+
+    `any_mode` takes a directory that others own or may write, for `check`, which says so.
+    """
     netns = Netns.open(place.netns)
     try:
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
@@ -173,7 +181,8 @@ def lock_state(place: Place, command: str) -> Writer:
         except NotADirectoryError:
             raise Incompatible(f"{path}: not a directory") from None
         try:
-            places.check_owner(path, os.fstat(fd))
+            if not any_mode:
+                places.check_owner(path, os.fstat(fd))
         except BaseException:
             os.close(fd)
             raise
@@ -197,15 +206,17 @@ def link_info(state: State, program: ProgramShape) -> LinkInfo | None:
 def is_dead(state: State) -> bool:
     """Whether the directory is left over from a namespace that is gone.
 
-    While our descriptor holds the namespace its inode cannot be given to another, so a link that names another
-    inode, or 0, proves it. Without a link the cookie decides, where the kernel has one.
+    The cookie decides, where the kernel has one: it is never given out again. Before Linux 5.14 the link does:
+    while our descriptor holds the namespace its inode cannot be given to another, so a link that names another
+    inode, or 0, proves it (or was detached by hand, which cannot be told from it).
     """
-    info = link_info(state, catalog.DISPATCH)
-    if info is not None and info.netns_inode is not None:
-        return info.netns_inode != state.netns.inode
-    cookie = state.netns.cookie()
     recorded = state.meta().netns_cookie
-    return bool(recorded and cookie is not None and cookie != recorded)
+    if recorded:
+        cookie = state.netns.cookie()
+        if cookie is not None:
+            return cookie != recorded
+    info = link_info(state, catalog.DISPATCH)
+    return info is not None and info.netns_inode is not None and info.netns_inode != state.netns.inode
 
 
 def check_alive(writer: Writer) -> None:
