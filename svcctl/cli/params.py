@@ -223,3 +223,5 @@ TOPIC = _Topic()
 FILE = _Path("file")
 NETNS = _Path("netns")
 BPFFS = _Path("directory")
+WORD = _Type()
+"""Taken as it is: the command looks at it itself."""

@@ -99,8 +99,9 @@ def describe(fd: int, *, any_state: bool = False) -> SocketInfo:
     """
     try:
         inode = os.fstat(fd).st_ino
-        # Given all of family, type and protocol, Python asks the kernel nothing and sets nothing.
-        probe = socket(AF_INET, SOCK_STREAM, 0, fd)
+        # Given all of family, type and protocol, Python asks the kernel nothing and sets nothing. The family
+        # only decides how much room an address gets: IPv6's serves both.
+        probe = socket(AF_INET6, SOCK_STREAM, 0, fd)
     except OSError as error:
         raise _not_a_socket(error) from None
     try:
