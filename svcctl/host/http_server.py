@@ -6,6 +6,7 @@ away and the work is done once, after all of them asked. Each connection is clos
 
 from __future__ import annotations
 
+import math
 import selectors
 import signal
 import socket
@@ -23,7 +24,7 @@ LARGEST_HEAD = 16_384
 """Bytes of request line and headers. There is no use for a body here: it is not read."""
 
 LINGER = 1.0
-"""Seconds to wait for the client's end of the connection: closing before it may destroy the answer on its way."""
+"""Seconds to wait for the client to close: closing before it may destroy the answer on its way."""
 
 _REASONS = {
     200: "OK",
@@ -45,7 +46,7 @@ class Response(NamedTuple):
 
 
 class _Connection:
-    """One client. `answer` is what is left to send; `deadline` ends whatever it is doing (monotonic seconds)."""
+    """One client. `answer` is what is left to send, `deadline` (monotonic) ends what it is doing now."""
 
     def __init__(self, peer: socket.socket, deadline: float) -> None:
         self.peer = peer
@@ -123,8 +124,10 @@ class Server:
         self._accepting = False
         self._listeners.clear()
         while time.monotonic() < end:
-            for one in [one for one in self._connections if not one.answer]:
-                self._drop(one)
+            for one in list(self._connections):
+                one.deadline = min(one.deadline, end)
+                if not one.answer:
+                    self._drop(one)
             if not self._connections:
                 return
             self._turn()
@@ -136,21 +139,27 @@ class Server:
         ends = [one.deadline for one in self._connections]
         if self._listeners and not self._accepting and len(self._connections) < MOST_CONNECTIONS:
             ends.append(self._accept_after)
-        for key, _ in self._selector.select(max(min(ends) - now, 0.0) if ends else None):
+        first = min(ends, default=math.inf)
+        self._handle(None if first == math.inf else max(first - now, 0.0))
+        if self._asking:
+            self._handle(0)  # those that were just let in: they share the page
+        now = time.monotonic()
+        for one in [one for one in self._connections if one.deadline <= now]:
+            self._drop(one)
+        if self._asking:
+            page = self._page()
+            asking, self._asking = self._asking, []
+            for one in asking:
+                self._answer(one, page)
+
+    def _handle(self, wait: float | None) -> None:
+        for key, _ in self._selector.select(wait):
             if key.data is not None:
                 self._serve(key.data)
             elif key.fileobj is self._wake:
                 self._wake.recv(64)
             else:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-        if self._asking:
-            page = self._page()
-            asking, self._asking = self._asking, []
-            for one in asking:
-                self._answer(one, page)
-        now = time.monotonic()
-        for one in [one for one in self._connections if one.deadline <= now]:
-            self._drop(one)
 
     def _watch_listeners(self, now: float) -> None:
         wanted = len(self._connections) < MOST_CONNECTIONS and now >= self._accept_after
@@ -164,18 +173,20 @@ class Server:
                 self._selector.unregister(listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            peer, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:
-            # No descriptors or no memory: the client stays in the backlog, and select() would not rest.
-            self._accept_after = time.monotonic() + 0.1
-            return
-        peer.setblocking(False)
-        one = _Connection(peer, time.monotonic() + self._timeout)
-        self._connections.add(one)
-        self._selector.register(peer, selectors.EVENT_READ, one)
+        while len(self._connections) < MOST_CONNECTIONS:
+            try:
+                peer, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No descriptors or no memory: the client stays in the backlog, and select() would not rest.
+                self._accept_after = time.monotonic() + 0.1
+                return
+            peer.setblocking(False)
+            one = _Connection(peer, time.monotonic() + self._timeout)
+            self._connections.add(one)
+            self._selector.register(peer, selectors.EVENT_READ, one)
+            self._serve(one)
 
     def _drop(self, one: _Connection) -> None:
         self._connections.discard(one)
@@ -229,6 +240,7 @@ class Server:
         elif method not in ("GET", "HEAD"):
             self._answer(one, _plain(405))
         else:
+            one.deadline = math.inf  # it has done its part: now it waits for us
             self._asking.append(one)
 
     def _answer(self, one: _Connection, response: Response) -> None:
@@ -272,7 +284,9 @@ def listen(address: str, port: int) -> socket.socket:
     address.
     """
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV | socket.AI_PASSIVE
-    family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=flags)[0]
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address, port, type=socket.SOCK_STREAM, flags=flags
+    )[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -35,7 +35,7 @@ class Family(NamedTuple):
 
 
 def families(snapshot: Snapshot, build: Mapping[str, str], failures: int) -> list[Family]:
-    """All metrics of a snapshot. `build` describes the running svcctl, `failures` counts its failed scrapes."""
+    """All metrics of a snapshot; `build` describes the running svcctl, `failures` are its failed scrapes."""
     return [
         _one("build_info", "gauge", "The svcctl that answers, always 1.", 1, build),
         _one(
@@ -67,7 +67,7 @@ def families(snapshot: Snapshot, build: Mapping[str, str], failures: int) -> lis
         Family(
             "svcctl_attachment_up",
             "gauge",
-            "Whether a program is attached where it should be. Seen by root in the kernel, by others in the pins.",
+            "Whether a program is attached where it should be; root sees the link, others its pin.",
             [
                 Sample(
                     (

@@ -1,7 +1,7 @@
 """One consistent look at everything `metrics` shows, for a reader without capabilities.
 
-Counts come from where writers keep them (`refs`, `usage`), never from a walk over the bindings: a scrape costs
-the same for ten bindings as for a million.
+Counts come from where writers keep them (`refs`, `usage`), never from a walk over the bindings: a scrape
+costs the same for ten bindings as for a million.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from svcctl.maps import catalog, enums, layouts
-from svcctl.maps.layouts import U32, U64
+from svcctl.maps import catalog, layouts
+from svcctl.maps.layouts import U32
 from svcctl.model.destination import Destination, sort_key
 from svcctl.model.snapshot import AttachmentSample, DestinationSample, MapSample, Snapshot
-from svcctl.state import destinations
+from svcctl.state import counters, destinations
 from svcctl.state.attach import list_attachments, netns_key
 from svcctl.state.session import read_consistent
 
 if TYPE_CHECKING:
-    from svcctl.bpf.map import Map
     from svcctl.state.place import Place
     from svcctl.state.session import State
 
@@ -35,7 +34,7 @@ def collect(place: Place) -> Snapshot:
 def read_snapshot(state: State) -> Snapshot:
     """Everything, from open state."""
     meta = state.meta()
-    halves = state.has_dispatcher()
+    has_dispatcher = state.has_dispatcher()
     return Snapshot(
         version=layouts.text(meta.version),
         schema=meta.schema,
@@ -43,32 +42,28 @@ def read_snapshot(state: State) -> Snapshot:
         last_change=meta.mark_time_ns / 1e9,
         lock_waits=meta.lock_waits,
         lock_wait_seconds=meta.lock_wait_ns / 1e9,
-        destinations=tuple(_destinations(state)) if halves else (),
+        destinations=tuple(_destinations(state)) if has_dispatcher else (),
         maps=tuple(_maps(state)),
         attachments=tuple(_attachments(state)),
-        drops=tuple(_drops(state)) if halves else (),
+        drops=tuple(counters.drops(state).items()) if has_dispatcher else (),
     )
 
 
 def _destinations(state: State) -> list[DestinationSample]:
-    stats = state.map("dispatch_stats")
-    samples = []
+    # Not destinations.read_all(): two records with one id, which only damage can make, are two series.
     found = [
         Destination(destinations.decode_key(key), *layouts.DESTINATION.unpack(value))
         for key, value in state.map("destinations").items()
     ]
-    for one in sorted(found, key=lambda destination: sort_key(destination.key)):
-        counters = sum_cpus(stats, one.id, layouts.DISPATCH_STATS.size // 8)
-        sockets = len(destinations.cookies(state, one))
-        samples.append(DestinationSample(*one.key, one.refs, sockets, *counters))
-    return samples
-
-
-def sum_cpus(counters: Map, index: int, fields: int) -> tuple[int, ...]:
-    """The `fields` 64-bit counters at `index` of a per-CPU array, each added up over the CPUs."""
-    data = counters.lookup(U32.pack(index)) or b""
-    words = [word for (word,) in U64.iter_unpack(data)]
-    return tuple(sum(words[field::fields]) for field in range(fields))
+    return [
+        DestinationSample(
+            *one.key,
+            one.refs,
+            len(destinations.cookies(state, one)),
+            *counters.dispatch_stats(state, one.id),
+        )
+        for one in sorted(found, key=lambda destination: sort_key(destination.key))
+    ]
 
 
 def _maps(state: State) -> list[MapSample]:
@@ -107,8 +102,3 @@ def _attachments(state: State) -> list[AttachmentSample]:
 
 def _link_is_pinned(state: State) -> bool:
     return os.path.lexists(state.pin(catalog.DISPATCH.link_pin))
-
-
-def _drops(state: State) -> list[tuple[str, int]]:
-    counters = state.map("drop_stats")
-    return [(reason, sum_cpus(counters, index, 1)[0]) for index, reason in enumerate(enums.DROP_REASONS)]

@@ -23,7 +23,8 @@ def _describe(holders: list[Holder]) -> str:
 def lock_fd(fd: int, path: str, place: Place, *, exclusive: bool = True) -> int:
     """Take the flock of an open directory, saying on stderr whom the command waits for.
 
-    Returns the nanoseconds waited, 0 if the lock was free. Raises LockTimeout after `place.lock_timeout` seconds.
+    Returns the nanoseconds waited, 0 if the lock was free. Raises LockTimeout after
+    `place.lock_timeout` seconds.
     """
     if flock.try_lock(fd, exclusive):
         return 0

@@ -46,13 +46,21 @@ class _ListenAddress(Type):
     ),
     exits=(0, 1, 2, 3, 4, 7, 130),
 )
-@argument("address", _ListenAddress(), "Address to listen on; :: is every IPv4 and IPv6 address.", required=False)
+@argument(
+    "address", _ListenAddress(), "Address to listen on; :: is every IPv4 and IPv6 address.", required=False
+)
 @argument("port", PORT, "Port to listen on; 0: any free one.", required=False)
-@option("--timeout", type=SECONDS, metavar="SECONDS", default="10", help="What a client has to send a request [10].")
+@option(
+    "--timeout",
+    type=SECONDS,
+    metavar="SECONDS",
+    default="10",
+    help="What a client has to send a request [10].",
+)
 def command(env: Env, address: str | None, port: int | None, timeout: float) -> int:
     """Print the metrics once, or serve them over HTTP at ADDRESS and PORT until stopped.
 
-    Started by systemd with a socket, that is where they are served. A failed scrape is answered with status 500
+    Started by systemd with a socket, they are served there. A failed scrape is answered with status 500
     and the reason. Reads only: run it as a member of the group given to 'svcctl load --group'.
     """
     if address is not None and port is None:
@@ -147,9 +155,11 @@ class _Page:
 
         try:
             body = prometheus.text(_collect(self._env, self._failures))
-        except Exception as error:  # noqa: BLE001 - an exporter outlives whatever one scrape meets
+        except Exception as error:  # an exporter outlives whatever one scrape meets
             self._failures += 1
-            return Response(500, "text/plain; charset=utf-8", self._reason(error).encode("utf-8", "backslashreplace"))
+            return Response(
+                500, "text/plain; charset=utf-8", self._reason(error).encode("utf-8", "backslashreplace")
+            )
         if self._last:
             self._env.notice("metrics: collecting works again")
             self._last = ""
