@@ -199,6 +199,14 @@ struct svc_dispatch_stats {
 };
 _Static_assert(sizeof(struct svc_dispatch_stats) == 24, "svc_dispatch_stats");
 
+/* What copy.bpf.c copies: slots from..from+count-1 to to..to+count-1, 16 at most. */
+struct svc_copy_request {
+	__u32 from;
+	__u32 to;
+	__u32 count;
+};
+_Static_assert(sizeof(struct svc_copy_request) == 12, "svc_copy_request");
+
 /* Factors of svc_exact.check, one a 32-bit word of the key. */
 #define SVC_CHECK_0 0x9e3779b1u
 #define SVC_CHECK_1 0x85ebca77u

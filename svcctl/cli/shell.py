@@ -163,7 +163,8 @@ def _words(args: Sequence[str]) -> tuple[list[str], str]:
 
 
 def write(directory: str) -> None:
-    """Write the scripts of all shells into a directory."""
+    """Write the scripts of all shells into a directory, which is made if it is missing."""
+    os.makedirs(directory, exist_ok=True)
     for name, text in SCRIPTS.items():
         with open(f"{directory}/{name}", "w", encoding="utf-8") as out:
             out.write(text)

@@ -190,6 +190,14 @@ class DispatchStats(NamedTuple):
     errors: int
 
 
+class CopyRequest(NamedTuple):
+    """struct svc_copy_request: first slot to read, first to write, how many (16 at most)."""
+
+    from_: int
+    to: int
+    count: int
+
+
 META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q 800s")
 USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
@@ -204,10 +212,11 @@ PORTS = Layout("svc_ports", Ports, "I I")
 DESTINATION_KEY = Layout("svc_destination_key", DestinationKey, "255s B B")
 DESTINATION = Layout("svc_destination", DestinationValue, "I I I I")
 DISPATCH_STATS = Layout("svc_dispatch_stats", DispatchStats, "Q Q Q")
+COPY_REQUEST = Layout("svc_copy_request", CopyRequest, "I I I")
 
 ALL: tuple[Layout[Any], ...] = (
     META, USAGE, WRITER, PROGRAM, ATTACHMENT_KEY, ATTACHMENT, BINDING_KEY, BINDING,
-    EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS,
+    EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS, COPY_REQUEST,
 )  # fmt: skip
 
 U32 = Struct("=I")

@@ -7,6 +7,7 @@ and counts are too high, which is only slower until they are corrected.
 
 from __future__ import annotations
 
+from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
+_FIRST_WORD = Struct("=I4x")
 MAPS_WRITTEN = ("bindings", "exact", "ports")
 
 
@@ -78,8 +80,17 @@ def referenced_ids(state: State) -> set[int]:
 
 def read_labels(state: State) -> dict[bytes, str]:
     """All bindings: 24-byte key -> label. A binding of an unknown destination gets the label '?<id>'."""
+    if not state.has_dispatcher():
+        return {}
     names = {number: found.key.label for number, found in destinations.read_all(state).items()}
-    return {key: names.get(number) or f"?{number}" for key, number in read_ids(state).items()}
+    found: dict[bytes, str] = {}
+    for name, size, front in (("exact", 20, U32.pack(160)), ("bindings", 24, b"")):
+        keys, values, count = state.map(name).read_all()
+        at = 0
+        for (number,) in _FIRST_WORD.iter_unpack(values):
+            found[front + keys[at : at + size]] = names.get(number) or f"?{number}"
+            at += size
+    return found
 
 
 def port_index(protocol: int, port: int) -> int:

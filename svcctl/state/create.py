@@ -65,8 +65,15 @@ def load(place: Place, options: LoadOptions, command: str) -> Loaded:
         with Netns.open(place.netns) as netns:
             path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         if os.path.lexists(path) and not _reclaimed(place, command):
-            return _loaded_already(place, options, gid, command, path)
-        return _create(place, options, gid, command)
+            done = _loaded_already(place, options, gid, command, path)
+        else:
+            done = _create(place, options, gid, command)
+        if options.from_tubular:
+            from svcctl.state.tubular import take_over
+
+            with open_writer(place, command) as writer:
+                done = done._replace(taken=tuple(take_over(writer)))
+        return done
     finally:
         os.close(root)
 
