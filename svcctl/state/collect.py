@@ -32,9 +32,11 @@ def collect(place: Place) -> Snapshot:
 
 
 def read_snapshot(state: State) -> Snapshot:
-    """Everything, from open state."""
+    """Everything, from open state. A pin that is missing is an error, also where it would not be read."""
     meta = state.meta()
-    has_dispatcher = state.has_dispatcher()
+    has_dispatcher = any(state.has_map(name) for name in catalog.DISPATCH_MAPS)
+    for name in catalog.MAPS if has_dispatcher else catalog.STATE_MAPS:
+        state.map(name)
     return Snapshot(
         version=layouts.text(meta.version),
         schema=meta.schema,
@@ -94,7 +96,7 @@ def _attachments(state: State) -> list[AttachmentSample]:
         )
         for row in rows
     ]
-    if not rows and state.has_dispatcher():
+    if not rows and state.has_map("destinations"):
         key = netns_key(state.netns.inode)
         samples.append(AttachmentSample("netns", "sk_lookup", key.target, catalog.DISPATCH.name, False))
     return samples
