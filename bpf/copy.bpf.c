@@ -37,10 +37,10 @@ int copy_sockets(struct __sk_buff *skb)
 		return SVC_SOCKETS_PER_DESTINATION;
 
 	for (__u32 i = 0; i < SVC_SOCKETS_PER_DESTINATION; i++) {
-		__u32 from = request.from + i, to = request.to + i;
+		__u32 from = request.source + i, to = request.target + i;
 		struct bpf_sock *sk;
 
-		if (i >= request.count)
+		if (i >= request.slots)
 			break;
 		sk = bpf_map_lookup_elem(&old_sockets, &from);
 		if (!sk)

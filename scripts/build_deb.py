@@ -19,7 +19,11 @@ import stage
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH") or 1580601600)
-MAINTAINER = f"{os.environ.get('DEBFULLNAME', 'svcctl maintainers')} <{os.environ.get('DEBEMAIL', 'svcctl@packages.invalid')}>"
+_NAME, _EMAIL = (
+    os.environ.get("DEBFULLNAME", "svcctl maintainers"),
+    os.environ.get("DEBEMAIL", "svcctl@packages.invalid"),
+)
+MAINTAINER = f"{_NAME} <{_EMAIL}>"
 
 CONTROL = """\
 Package: svcctl

@@ -199,11 +199,11 @@ struct svc_dispatch_stats {
 };
 _Static_assert(sizeof(struct svc_dispatch_stats) == 24, "svc_dispatch_stats");
 
-/* What copy.bpf.c copies: slots from..from+count-1 to to..to+count-1, 16 at most. */
+/* What copy.bpf.c copies: `slots` slots, 16 at most, from `source` on to `target` on. */
 struct svc_copy_request {
-	__u32 from;
-	__u32 to;
-	__u32 count;
+	__u32 source;
+	__u32 target;
+	__u32 slots;
 };
 _Static_assert(sizeof(struct svc_copy_request) == 12, "svc_copy_request");
 

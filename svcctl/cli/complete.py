@@ -37,7 +37,7 @@ def items(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionItem
                 if len(result) == LIMIT:
                     break
         return result
-    except Exception:  # noqa: BLE001
+    except Exception:
         return []
 
 

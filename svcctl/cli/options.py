@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     class Decorator(Protocol):
         """Gives back the function it was put on."""
 
-        def __call__(self, function: Function, /) -> Function: ...
+        def __call__(self, function: Function, /) -> Function:
+            """The same function."""
 
     Function = Callable[..., int | None]
 

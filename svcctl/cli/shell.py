@@ -108,7 +108,7 @@ def answer(shell: str, args: Sequence[str]) -> int:
         lines = list(candidates(shell, args))
         sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
-    except Exception:  # noqa: BLE001
+    except Exception:
         return Exit.FAILURE
     return Exit.OK
 

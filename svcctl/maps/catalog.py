@@ -37,7 +37,7 @@ class MapShape(NamedTuple):
 class ProgramShape(NamedTuple):
     """A program: name in the object, pin names, object file without suffix, attachment hook."""
 
-    index: int
+    number: int
     name: str
     object: str
     pin: str
@@ -95,7 +95,9 @@ USAGE_OPTIONS = {
 }
 """The option of load and upgrade that grows a map."""
 
-DISPATCH = ProgramShape(enums.PROGRAM_DISPATCH, "dispatch", "dispatch", "prog_dispatch", "link_netns", SK_LOOKUP)
+DISPATCH = ProgramShape(
+    enums.PROGRAM_DISPATCH, "dispatch", "dispatch", "prog_dispatch", "link_netns", SK_LOOKUP
+)
 
 PROGRAMS = (DISPATCH,)
 

@@ -89,7 +89,13 @@ def _swap_in(
     with load_object(catalog.DISPATCH.object, sizes, keep) as loaded:
         for start in range(0, len(exact), CHUNK):
             part = exact[start : start + CHUNK]
-            _fill(loaded, "exact", b"".join([key[4:] for key in part]), _exact_values(part, want, ids), len(part))
+            _fill(
+                loaded,
+                "exact",
+                b"".join([key[4:] for key in part]),
+                _exact_values(part, want, ids),
+                len(part),
+            )
             if progress:
                 progress(start + len(part), total)
         for start in range(0, len(trie), CHUNK):
@@ -105,7 +111,9 @@ def _swap_in(
         swap.swap(writer)
 
 
-def _exact_values(keys: list[bytes], want: Mapping[bytes, str], ids: Mapping[tuple[str, bytes], int]) -> bytes:
+def _exact_values(
+    keys: list[bytes], want: Mapping[bytes, str], ids: Mapping[tuple[str, bytes], int]
+) -> bytes:
     """Values of `exact`; as layouts.exact_check, in one expression since it runs a million times."""
     f0, f1, f2, f3, f4 = CHECK_FACTORS
     unpack, pack = _EXACT_ENTRY.unpack, _PAIR.pack
@@ -138,5 +146,3 @@ def _fill_ports(loaded: Object, exact: list[bytes], trie: list[bytes]) -> None:
     )
     values = b"".join(_PAIR.pack(*cell) for cell in counts.values())
     _fill(loaded, "ports", keys_data, values, len(counts))
-
-

@@ -8,7 +8,7 @@ writing are copied before the swap, and what was added meanwhile is added after 
 from __future__ import annotations
 
 from sys import byteorder
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from svcctl.bpf.btf import Btf
 from svcctl.bpf.errors import BpfError
@@ -121,11 +121,13 @@ def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> int:
     User space reads cookies from a sockmap, never sockets. One that closes meanwhile leaves both maps.
     """
     failed = 0
-    with load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded:
-        with loaded.program("copy_sockets") as program:
-            for request in requests:
-                packet = (bytes(ETHERNET_HEADER) + COPY_REQUEST.pack(request)).ljust(64, b"\0")
-                failed += program.test_run(data=packet).retval
+    with (
+        load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded,
+        loaded.program("copy_sockets") as program,
+    ):
+        for request in requests:
+            packet = (bytes(ETHERNET_HEADER) + COPY_REQUEST.pack(request)).ljust(64, b"\0")
+            failed += program.test_run(data=packet).retval
     return failed
 
 
@@ -161,7 +163,7 @@ def _for_each_cpu(convert: Convert, old_size: int, new_size: int) -> Convert:
     return all_cpus
 
 
-def _converter(name: str, old: Map, layout: Layout[tuple[object, ...]] | None, type_id: int) -> Convert:
+def _converter(name: str, old: Map, layout: Layout[Any] | None, type_id: int) -> Convert:
     """A function from the old bytes to the present layout, by field names."""
     if layout is None or not old.info.btf_id or not type_id:
         raise Incompatible(
@@ -169,7 +171,9 @@ def _converter(name: str, old: Map, layout: Layout[tuple[object, ...]] | None, t
             hint="'svcctl unload' and 'svcctl load' start anew",
         )
     struct = Btf.from_kernel_id(old.info.btf_id).struct_by_id(type_id)
-    fields = {field.name: Field(field.offset, field.size, field.size not in (1, 2, 4, 8)) for field in struct.fields}
+    fields = {
+        field.name: Field(field.offset, field.size, field.size not in (1, 2, 4, 8)) for field in struct.fields
+    }
     steps = []
     for field_name, offset, size in layout.fields():
         source = fields.get(field_name)

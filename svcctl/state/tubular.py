@@ -49,7 +49,9 @@ def take_over(writer: Writer) -> Iterator[tuple[str, str, str]]:
     try:
         fd = open_locked(path, writer.place)
     except FileNotFoundError:
-        raise NotFound(f"load --from-tubular: {path}: no such directory", hint="tubular is not loaded here") from None
+        raise NotFound(
+            f"load --from-tubular: {path}: no such directory", hint="tubular is not loaded here"
+        ) from None
     try:
         with _open(path, "bindings", (23, 8)) as bindings, _open(path, "destinations", (257, 8)) as named:
             names = dict(_destinations(named))
@@ -58,7 +60,9 @@ def take_over(writer: Writer) -> Iterator[tuple[str, str, str]]:
         taken = [key for key, label in want.items() if have.get(key, label) != label]
         if taken:
             binding = Binding.from_key(taken[0], want[taken[0]])
-            raise Conflict(f"load --from-tubular: {format_binding(binding)} is bound to {have[taken[0]]!r} already")
+            raise Conflict(
+                f"load --from-tubular: {format_binding(binding)} is bound to {have[taken[0]]!r} already"
+            )
         plan = make_plan({key: have[key] for key in want.keys() & have.keys()}, want)
         apply_plan(writer, plan)
         for key, label in plan.added:
@@ -108,7 +112,9 @@ def _bindings(writer: Writer, bindings: Map, names: dict[int, DestinationKey]) -
             continue
         binding = Binding(owner.label, protocol, IPV6, address, length, port)
         if length <= 80 and not any(address[: length // 8]):
-            writer.place.notice(f"{format_binding(binding)} took IPv4 as well under tubular; it no longer does")
+            writer.place.notice(
+                f"{format_binding(binding)} took IPv4 as well under tubular; it no longer does"
+            )
         yield binding.key(), owner.label
 
 

@@ -111,9 +111,7 @@ def _upgrade(writer: Writer, options: UpgradeOptions, maps: dict[str, Map], dry_
         _take_link_back(writer)
     with writer.changing():
         new = _swap_all(writer, maps, {one.name: one for one in resized}, has_dispatcher)
-        writer.put_meta(
-            writer.meta()._replace(version=layouts.fit(new_version, 32), schema=layouts.SCHEMA)
-        )
+        writer.put_meta(writer.meta()._replace(version=layouts.fit(new_version, 32), schema=layouts.SCHEMA))
         repair_all(audit(writer))
     return done._replace(new_program=new)
 
@@ -165,7 +163,7 @@ def _loaded_program(writer: Writer, maps: dict[str, Map]) -> int:
 
 def _is_current(writer: Writer, maps: dict[str, Map]) -> bool:
     """Whether the loaded program came from this svcctl's object, reads the pinned maps and is what runs."""
-    record = writer.program_record(catalog.DISPATCH.index)
+    record = writer.program_record(catalog.DISPATCH.number)
     if record.sha256 != object_digest(object_path(catalog.DISPATCH.object)):
         return False
     program = open_program(writer, catalog.DISPATCH)
@@ -192,7 +190,9 @@ def _swap_all(writer: Writer, maps: dict[str, Map], fresh: dict[str, Resized], h
     """Make what is new beside what is, copy, swap. Returns the new program's id (0 without a dispatcher)."""
     state_fresh = {name: one.new for name, one in fresh.items() if name in catalog.STATE_MAPS}
     if state_fresh:
-        with load_object("state", state_fresh, {n: maps[n] for n in catalog.STATE_MAPS if n not in state_fresh}) as made:
+        with load_object(
+            "state", state_fresh, {n: maps[n] for n in catalog.STATE_MAPS if n not in state_fresh}
+        ) as made:
             for name in state_fresh:
                 with made.map(name) as new:
                     migrate.copy_content(name, maps[name], new)

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     exits=(0, 2, 3, 4, 6, 8, 9),
 )
 @argument("file", FILE, "File of bindings (svcctl-bindings(5)), - for standard input.")
-@option("--label", "labels", type=LABEL, multiple=True, metavar="LABEL", help="Decide about this label only; may be repeated.")
+@option(
+    "--label",
+    "labels",
+    type=LABEL,
+    multiple=True,
+    metavar="LABEL",
+    help="Decide about this label only; may be repeated.",
+)
 def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     """Make the bindings exactly those of FILE: what it lacks is removed, unless --label says otherwise.
 
@@ -46,19 +53,19 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     try:
         if labels:
             want = {key: label for key, label in want.items() if label in labels}
-        with planning(env) as state:
+        with planning(env) as (state, writer):
             progress.step("comparing")
             everything = read_labels(state)
             have, mine = limit_labels(everything, want, labels) if labels else (everything, want)
             plan = make_plan(have, mine)
-            if not env.dry_run:
+            if writer is not None:
                 if plan.changes > THRESHOLD:
                     if labels:
                         want = {key: label for key, label in everything.items() if label not in labels} | want
                     del everything, have, mine
-                    replace_all(state, want, progress.count)
+                    replace_all(writer, want, progress.count)
                 else:
-                    apply_plan(state, plan)
+                    apply_plan(writer, plan)
     finally:
         progress.end()
         gc.enable()

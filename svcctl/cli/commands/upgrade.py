@@ -18,9 +18,21 @@ if TYPE_CHECKING:
     examples=("svcctl upgrade", "svcctl upgrade --max-bindings 4000000"),
     exits=(0, 1, 2, 3, 4, 6, 7, 8, 9),
 )
-@option("--max-bindings", type=Count(1, MAX_BINDINGS), metavar="N", help="New room for host and for prefix bindings.")
-@option("--max-destinations", type=Count(1, MAX_DESTINATIONS), metavar="N", help="New room for labels by family and protocol.")
-@option("--force", is_flag=True, help="Swap even a program that is the same, or one that someone else attached.")
+@option(
+    "--max-bindings",
+    type=Count(1, MAX_BINDINGS),
+    metavar="N",
+    help="New room for host and for prefix bindings.",
+)
+@option(
+    "--max-destinations",
+    type=Count(1, MAX_DESTINATIONS),
+    metavar="N",
+    help="New room for labels by family and protocol.",
+)
+@option(
+    "--force", is_flag=True, help="Swap even a program that is the same, or one that someone else attached."
+)
 def command(env: Env, max_bindings: int | None, max_destinations: int | None, force: bool) -> None:
     """Swap every program for this svcctl's under its link, atomically: no connection is lost.
 
@@ -38,14 +50,14 @@ def command(env: Env, max_bindings: int | None, max_destinations: int | None, fo
     )
     if done.downgrade:
         env.warn(f"downgrade from {done.old_version} to {done.new_version}")
+    before = f"svcctl {done.old_version} program {done.old_program}"
+    after = f"svcctl {done.new_version} program {done.new_program}"
     changes = [
         Change(
             CHANGED if done.changed else UNCHANGED,
             "program",
             "dispatch",
-            f"svcctl {done.old_version} program {done.old_program} -> svcctl {done.new_version} program {done.new_program}"
-            if done.changed
-            else f"svcctl {done.new_version} program {done.new_program}",
+            f"{before} -> {after}" if done.changed else after,
             {
                 "old_version": done.old_version,
                 "new_version": done.new_version,
