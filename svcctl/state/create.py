@@ -257,6 +257,8 @@ def _make_state_maps(writer: Writer, gid: int) -> None:
         created_ns=now,
         created_by=version,
         version=version,
+        lock_waits=0,
+        lock_wait_ns=0,
         reserved=b"",
     )
     with load_object("state", {}, {}) as loaded:

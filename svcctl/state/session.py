@@ -92,6 +92,8 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
         status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         raise places.missing_pin(path) from None
+    except PermissionError:
+        raise no_access(path) from None
     places.check_owner(path, status)
     try:
         opened = Map.open_pinned(path, read_only=read_only)
@@ -114,6 +116,14 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
             hint="'svcctl upgrade' carries an older layout over; 'svcctl unload' clears what cannot be used",
         )
     return opened
+
+
+def no_access(path: str) -> PermissionProblem:
+    """The error for who may not even look into the state directory."""
+    return PermissionProblem(
+        f"{path}: permission denied",
+        hint="needs root, or the group of 'svcctl load --group' and a searchable bpffs (mode 0711)",
+    )
 
 
 def pin_error(error: BpfError, path: str) -> SvcctlError:
@@ -203,10 +213,7 @@ def _open_directory(path: str, inode: int, place: Place) -> int:
         places.check_bpffs(place.bpffs)
         raise places.not_loaded(inode, place.bpffs) from None
     except PermissionError:
-        raise PermissionProblem(
-            f"{path}: permission denied",
-            hint="needs root, or membership in the group of 'svcctl load --group' and a searchable bpffs (mode 0711)",
-        ) from None
+        raise no_access(path) from None
     except NotADirectoryError:
         raise Incompatible(f"{path}: not a directory") from None
 

@@ -17,7 +17,7 @@ from svcctl.host.netns import Netns
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, ProgramRecord
 from svcctl.state import place as places
-from svcctl.state.lock import open_locked
+from svcctl.state.lock import open_locked_timed
 from svcctl.state.session import ZERO, State, dead_directory, need_current_schema, pin_error
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Writer(State):
         super().__init__(place, netns, path)
         self.fd = fd
         self.command = command
+        self.waited_ns = 0
         self._depth = 0
 
     def close(self) -> None:
@@ -134,9 +135,13 @@ def finish_change(writer: Writer) -> None:
     writer.map("writers").update(U32.pack(meta.next_writer % layouts.WRITERS), layouts.WRITER.pack(line))
     writer.put_meta(
         meta._replace(
-            generation=(meta.generation | 1) + 1, next_writer=(meta.next_writer + 1) % layouts.WRITERS
+            generation=(meta.generation | 1) + 1,
+            next_writer=(meta.next_writer + 1) % layouts.WRITERS,
+            lock_waits=meta.lock_waits + (writer.waited_ns > 0),
+            lock_wait_ns=meta.lock_wait_ns + writer.waited_ns,
         )
     )
+    writer.waited_ns = 0  # the next change of the same writer, in `batch`, did not wait
 
 
 def open_writer(place: Place, command: str) -> Writer:
@@ -170,7 +175,7 @@ def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
     try:
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         try:
-            fd = open_locked(path, place)
+            fd, waited = open_locked_timed(path, place)
         except FileNotFoundError:
             places.check_bpffs(place.bpffs)
             raise places.not_loaded(netns.inode, place.bpffs) from None
@@ -186,7 +191,9 @@ def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
         except BaseException:
             os.close(fd)
             raise
-        return Writer(place, netns, path, fd, command)
+        writer = Writer(place, netns, path, fd, command)
+        writer.waited_ns = waited
+        return writer
     except BaseException:
         netns.close()
         raise
