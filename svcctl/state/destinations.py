@@ -6,8 +6,10 @@ command that dies leaves a number `check` can correct and never a binding to an 
 
 from __future__ import annotations
 
+from errno import EINVAL
 from typing import TYPE_CHECKING
 
+from svcctl.bpf.errors import BpfError
 from svcctl.errors import Full
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, DestinationValue
@@ -151,7 +153,11 @@ def clear_slots(writer: Writer, number: int, slots: int) -> None:
     sockets = writer.map("sockets")
     for slot in range(SOCKETS_PER_DESTINATION):
         if slots >> slot & 1:
-            sockets.delete(U32.pack(number * SOCKETS_PER_DESTINATION + slot))
+            try:
+                sockets.delete(U32.pack(number * SOCKETS_PER_DESTINATION + slot))
+            except BpfError as error:
+                if error.errno != EINVAL:  # what a sockmap answers for an empty slot
+                    raise
 
 
 def cookies(state: State, destination: Destination) -> dict[int, int]:
