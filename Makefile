@@ -18,14 +18,14 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=SVCCTL_REQUIRE,S
 BPF_SOURCES := $(wildcard bpf/*.bpf.c bpf/include/*.h bpf/include/*/*.h) scripts/build_objects.py
 OBJECTS := build/.objects
 
-.PHONY: help build objects demo test lint format bench matrix crash dist deb install completions clean need-%
+.PHONY: help build objects demo test lint format bench matrix crash dist deb install uninstall completions clean need-%
 
 help: ## this list
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 build: need-build $(VENV)/.installed $(OBJECTS) ## leave .venv/bin/svcctl, running the sources of this checkout
 
-objects: need-build $(OBJECTS) ## compile the BPF programs only
+objects: need-objects $(OBJECTS) ## compile the BPF programs only
 
 demo: need-demo build ## the main job on real traffic, in throw-away namespaces, each command shown
 	$(SUDO) scripts/demo
@@ -57,13 +57,16 @@ crash: need-test build $(DEV) ## kill -9 at every system call of every writer
 	SVCCTL_CRASH=all $(SUDO) scripts/as-root-test -m crash $(PYTEST_ARGS) tests
 
 dist: need-build build $(DEV) ## wheel and source archive in dist/, the same bytes every time
-	$(PY) -m build --outdir dist .
+	$(PY) -m build --no-isolation --outdir dist .
 
-deb: need-build need-deb build $(DEV) ## dist/svcctl_VERSION_all.deb for Debian 12 and 13
-	$(PY) scripts/build_deb.py dist
+deb: need-objects need-deb $(OBJECTS) ## dist/svcctl_VERSION_all.deb for Debian 12 and 13
+	$(PYTHON) scripts/build_deb.py dist
 
-install: need-build build ## install below DESTDIR/PREFIX for the system's Python (PREFIX=/usr/local)
-	$(PY) scripts/install.py --prefix "$(PREFIX)" --destdir "$(DESTDIR)" --python "$(PYTHON)"
+install: need-objects $(if $(DESTDIR),,need-install) $(OBJECTS) ## below DESTDIR PREFIX, for the system's Python (PREFIX=/usr/local)
+	$(PYTHON) scripts/install.py --prefix "$(PREFIX)" --destdir "$(DESTDIR)" --python "$(PYTHON)"
+
+uninstall: ## remove what `make install` with the same PREFIX and DESTDIR put there
+	$(PYTHON) scripts/install.py --uninstall --prefix "$(PREFIX)" --destdir "$(DESTDIR)"
 
 completions: build ## write the completion scripts again from the commands that exist
 	$(PY) scripts/completions.py

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Copies sockets from one sockmap to another, run by `upgrade` when it makes
- * `sockets` larger: user space reads cookies from a sockmap, not sockets. Never
- * attached; BPF_PROG_TEST_RUN calls it with a packet that begins with the id
- * of a destination in host byte order, after 14 bytes of Ethernet header.
+ * Copies sockets from one sockmap to another: user space reads cookies from a
+ * sockmap, not sockets. Run by `upgrade` when it makes `sockets` larger and by
+ * `load --from-tubular`; never attached. BPF_PROG_TEST_RUN calls it with a
+ * packet that has a `struct svc_copy_request` after its Ethernet header.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -26,23 +26,26 @@ struct {
 
 #define ETHERNET_HEADER 14
 
-/* Returns how many of the destination's sockets could not be copied. */
+/* Returns how many sockets could not be copied. */
 SEC("tc")
 int copy_sockets(struct __sk_buff *skb)
 {
-	__u32 id = 0, failed = 0;
+	struct svc_copy_request request = {};
+	__u32 failed = 0;
 
-	if (bpf_skb_load_bytes(skb, ETHERNET_HEADER, &id, sizeof(id)))
+	if (bpf_skb_load_bytes(skb, ETHERNET_HEADER, &request, sizeof(request)))
 		return SVC_SOCKETS_PER_DESTINATION;
 
 	for (__u32 i = 0; i < SVC_SOCKETS_PER_DESTINATION; i++) {
-		__u32 index = id * SVC_SOCKETS_PER_DESTINATION + i;
+		__u32 from = request.source + i, to = request.target + i;
 		struct bpf_sock *sk;
 
-		sk = bpf_map_lookup_elem(&old_sockets, &index);
+		if (i >= request.slots)
+			break;
+		sk = bpf_map_lookup_elem(&old_sockets, &from);
 		if (!sk)
 			continue;
-		if (bpf_map_update_elem(&new_sockets, &index, sk, BPF_ANY))
+		if (bpf_map_update_elem(&new_sockets, &to, sk, BPF_ANY))
 			failed++;
 		bpf_sk_release(sk);
 	}

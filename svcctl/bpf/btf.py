@@ -25,10 +25,15 @@ INT, PTR, ARRAY, STRUCT, UNION, ENUM = 1, 2, 3, 4, 5, 6
 FWD, TYPEDEF, VOLATILE, CONST, RESTRICT = 7, 8, 9, 10, 11
 FUNC, FUNC_PROTO, VAR, DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64 = 12, 13, 14, 15, 16, 17, 18, 19
 
-_ALIASES = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
+_QUALIFIERS = (VOLATILE, CONST, RESTRICT, TYPE_TAG)
+_ALIASES = (TYPEDEF, *_QUALIFIERS)
+_PREFIX = {STRUCT: "struct ", UNION: "union ", ENUM: "enum ", ENUM64: "enum ", FWD: "struct "}
 _TAIL = {INT: 4, ARRAY: 12, VAR: 4, DECL_TAG: 4}
 _MEMBER = {STRUCT: 12, UNION: 12, ENUM: 8, FUNC_PROTO: 8, DATASEC: 12, ENUM64: 12}
 _INT_SIGNED = 1
+
+_DEEPEST = 100
+"""Typedefs, dimensions or pointers in a row; more is a loop in damaged data."""
 
 
 class Field(NamedTuple):
@@ -72,10 +77,7 @@ class Btf:
     def __init__(self, data: bytes, subject: str = "BTF") -> None:
         self._data = data
         self._subject = subject
-        try:
-            self._parse()
-        except (struct.error, IndexError, ValueError) as problem:
-            raise BpfError(EINVAL, "parse", subject, reason=f"not valid BTF: {problem}") from problem
+        self._parse()
 
     @classmethod
     def from_object(cls, path: str) -> Self:
@@ -95,7 +97,7 @@ class Btf:
         self._order = "<" if data[:2] == _MAGIC.to_bytes(2, "little") else ">"
         magic, header_len, type_off, type_len, text_off, text_len = self._unpack("H2xI4I", 0)
         if magic != _MAGIC:
-            raise ValueError("wrong magic")
+            raise self._damaged("wrong magic")
         text_at = header_len + text_off
         self._texts = data[text_at : text_at + text_len]
         self._types = [_Type(0, "void", 0, 0, False, 0)]
@@ -105,17 +107,31 @@ class Btf:
             name_at, info, size_or_type = self._unpack("3I", position)
             kind, length = info >> 24 & 0x1F, info & 0xFFFF
             if not INT <= kind <= ENUM64:
-                raise ValueError(f"kind {kind} is unknown")
+                raise self._damaged(f"kind {kind} is unknown")
             name = self._text(name_at)
             self._names.setdefault((kind, name), len(self._types))
             self._types.append(_Type(kind, name, size_or_type, length, bool(info >> 31), position + 12))
             position += 12 + _TAIL.get(kind, 0) + _MEMBER.get(kind, 0) * length
 
     def _unpack(self, layout: str, position: int) -> tuple[int, ...]:
-        return struct.unpack_from(self._order + layout, self._data, position)
+        try:
+            return struct.unpack_from(self._order + layout, self._data, position)
+        except struct.error:
+            raise self._damaged("it ends too early") from None
 
     def _text(self, position: int) -> str:
-        return self._texts[position : self._texts.index(b"\0", position)].decode()
+        try:
+            return self._texts[position : self._texts.index(b"\0", position)].decode()
+        except ValueError:
+            raise self._damaged("a name is missing") from None
+
+    def _type(self, type_id: int) -> _Type:
+        if type_id < len(self._types):
+            return self._types[type_id]
+        raise self._damaged(f"no type has the id {type_id}")
+
+    def _damaged(self, how: str) -> BpfError:
+        return BpfError(EINVAL, "parse", self._subject, reason=f"not valid BTF: {how}")
 
     def names(self) -> tuple[str, ...]:
         """Names of all structs, unions and enums."""
@@ -134,7 +150,7 @@ class Btf:
         """Layout of the struct or union with a type id; KeyError when that is something else."""
         if not 0 < type_id < len(self._types):
             raise KeyError(type_id)
-        it = self._types[self._resolve(type_id)]
+        it = self._behind(type_id)
         if it.kind not in (STRUCT, UNION):
             raise KeyError(type_id)
         fields = []
@@ -164,9 +180,9 @@ class Btf:
 
     def map_types(self, name: str) -> tuple[str, str]:
         """Names of the key and value type of a map the object declares; "" for one given by its size only."""
-        section = self._types[self._names[DATASEC, ".maps"]]
+        section = self._type(self._names[DATASEC, ".maps"])
         for index in range(section.length):
-            variable = self._types[self._unpack("3I", section.tail + 12 * index)[0]]
+            variable = self._type(self._unpack("3I", section.tail + 12 * index)[0])
             if variable.name == name:
                 members = {
                     field.name: field.type_id for field in self.struct_by_id(variable.size_or_type).fields
@@ -177,29 +193,32 @@ class Btf:
     def _pointed_at(self, type_id: int | None) -> str:
         if type_id is None:
             return ""
-        it = self._types[self._resolve(type_id)]
+        it = self._behind(type_id)
         return self.type_name(it.size_or_type) if it.kind == PTR else ""
 
-    def _resolve(self, type_id: int) -> int:
+    def _behind(self, type_id: int) -> _Type:
         """The type behind typedefs and qualifiers."""
-        for _ in range(len(self._types)):
-            it = self._types[type_id]
+        for _ in range(_DEEPEST):
+            it = self._type(type_id)
             if it.kind not in _ALIASES:
-                return type_id
+                return it
             type_id = it.size_or_type
-        raise BpfError(EINVAL, "parse", self._subject, reason="a typedef that never ends")
+        raise self._damaged("a typedef that never ends")
 
     def _array(self, type_id: int) -> tuple[int, int, bool]:
         """Element type, number of elements over all dimensions, whether it is an array at all."""
-        count, is_array = 1, False
-        while self._types[self._resolve(type_id)].kind == ARRAY:
-            type_id, _, length = self._unpack("3I", self._types[self._resolve(type_id)].tail)
-            count, is_array = count * length, True
-        return type_id, count, is_array
+        length = 1
+        for depth in range(_DEEPEST):
+            it = self._behind(type_id)
+            if it.kind != ARRAY:
+                return type_id, length, depth > 0
+            type_id, _, elements = self._unpack("3I", it.tail)
+            length *= elements
+        raise self._damaged("an array that never ends")
 
     def _field(self, name: str, type_id: int, bit_offset: int, bits: int) -> Field:
-        element, count, is_array = self._array(type_id)
-        it = self._types[self._resolve(element)]
+        element, length, is_array = self._array(type_id)
+        it = self._behind(element)
         size = 8 if it.kind == PTR else it.size_or_type
         signed = it.kind in (ENUM, ENUM64) and it.flag
         if it.kind == INT:
@@ -208,26 +227,27 @@ class Btf:
         return Field(
             name,
             bit_offset // 8,
-            size * count,
+            size * length,
             self.type_name(element),
             type_id,
             is_array,
-            count,
+            length,
             signed,
             bits,
         )
 
     def type_name(self, type_id: int) -> str:
-        """A type as C writes it, without array brackets."""
-        it = self._types[type_id]
-        if it.kind == PTR:
-            return f"{self.type_name(it.size_or_type)} *"
-        if it.kind in (CONST, VOLATILE, RESTRICT, TYPE_TAG):
-            return self.type_name(it.size_or_type)
-        prefix = {STRUCT: "struct ", UNION: "union ", ENUM: "enum ", ENUM64: "enum ", FWD: "struct "}.get(
-            it.kind, ""
-        )
-        return f"{prefix}{it.name or '(anonymous)'}"
+        """A type as C writes it, without array brackets and qualifiers."""
+        stars = ""
+        for _ in range(_DEEPEST):
+            it = self._type(type_id)
+            if it.kind == PTR:
+                stars += "*"
+            elif it.kind not in _QUALIFIERS:
+                name = f"{_PREFIX.get(it.kind, '')}{it.name or '(anonymous)'}"
+                return f"{name} {stars}" if stars else name
+            type_id = it.size_or_type
+        raise self._damaged("a type that never ends")
 
 
 class _KernelBtf(Handle):

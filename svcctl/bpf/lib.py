@@ -6,7 +6,7 @@ libbpf 1.x answers failure in two ways: a negative errno, or NULL with errno set
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_bool, c_char_p, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from errno import ENOENT, ENOSYS
 from struct import calcsize, pack
 from typing import TYPE_CHECKING
@@ -58,6 +58,7 @@ PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "bpf_object__next_program": (c_void_p, (c_void_p, c_void_p), "0.6"),
     "bpf_object__open_file": (c_void_p, (c_char_p, c_void_p), "0.0.6"),
     "bpf_prog_get_fd_by_id": (c_int, (c_uint32,), "0.0.1"),
+    "bpf_prog_load": (c_int, (c_int, c_char_p, c_char_p, c_void_p, c_size_t, c_void_p), "0.6"),
     "bpf_prog_query": (c_int, (c_int, c_int, c_uint32, c_void_p, c_void_p, c_void_p), "0.0.1"),
     "bpf_prog_test_run_opts": (c_int, (c_int, c_void_p), "0.2"),
     "bpf_program__fd": (c_int, (c_void_p,), "0.0.1"),
@@ -65,7 +66,6 @@ PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "bpf_program__section_name": (c_char_p, (c_void_p,), "0.2"),
     "bpf_program__set_autoload": (c_int, (c_void_p, c_bool), "0.1"),
     "libbpf_num_possible_cpus": (c_int, (), "0.0.4"),
-    "libbpf_probe_bpf_helper": (c_int, (c_int, c_int, c_void_p), "0.7"),
     "libbpf_probe_bpf_map_type": (c_int, (c_int, c_void_p), "0.7"),
     "libbpf_probe_bpf_prog_type": (c_int, (c_int, c_void_p), "0.7"),
     "libbpf_set_print": (c_void_p, (c_void_p,), "0.0.1"),

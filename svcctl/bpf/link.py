@@ -31,19 +31,23 @@ _INFO_SIZE = 64
 _UNION_AT = 16
 
 
-class LinkInfo(NamedTuple):
-    """What the kernel knows of a link. Only the target that fits the type is set, the others are None.
+# Not as a class: with postponed annotations that compiles one string per field when it is imported.
+LinkInfo = NamedTuple(  # noqa: UP014
+    "LinkInfo",
+    [
+        ("type", int),
+        ("id", int),
+        ("program_id", int),
+        ("attach_type", int | None),
+        ("netns_inode", int | None),
+        ("cgroup_id", int | None),
+        ("ifindex", int | None),
+    ],
+)
+"""What the kernel knows of a link. Only the target that fits the type is set, the others are None.
 
-    A target that is 0 has died (or the link was detached); the kernel keeps the program id all the same.
-    """
-
-    type: int
-    id: int
-    program_id: int
-    attach_type: int | None
-    netns_inode: int | None
-    cgroup_id: int | None
-    ifindex: int | None
+A target that is 0 has died (or the link was detached); the kernel keeps the program id all the same.
+"""
 
 
 class Link(Handle):

@@ -1,4 +1,7 @@
-"""BPF maps: one entry at a time for commands, raw buffers for bulk."""
+"""BPF maps: one entry at a time for commands, raw buffers for bulk.
+
+What only bulk work needs is imported by it: most commands change one entry.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from errno import ENOENT
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.bpf import batch, walk
 from svcctl.bpf.constants import (
     MAP_LRU_PERCPU_HASH,
     MAP_PERCPU_ARRAY,
@@ -33,19 +35,23 @@ _PER_CPU = (MAP_PERCPU_HASH, MAP_PERCPU_ARRAY, MAP_LRU_PERCPU_HASH, MAP_PERCPU_C
 _INFO = Struct("=6I16s8x16x3I4x")
 
 
-class MapInfo(NamedTuple):
-    """What the kernel knows of a map; `btf_id` is 0 for a map without BTF. `value_size` is of one CPU."""
-
-    type: int
-    id: int
-    key_size: int
-    value_size: int
-    max_entries: int
-    flags: int
-    name: str
-    btf_id: int
-    btf_key_type_id: int
-    btf_value_type_id: int
+# Not as a class: with postponed annotations that compiles one string per field when it is imported.
+MapInfo = NamedTuple(  # noqa: UP014
+    "MapInfo",
+    [
+        ("type", int),
+        ("id", int),
+        ("key_size", int),
+        ("value_size", int),
+        ("max_entries", int),
+        ("flags", int),
+        ("name", str),
+        ("btf_id", int),
+        ("btf_key_type_id", int),
+        ("btf_value_type_id", int),
+    ],
+)
+"""What the kernel knows of a map; `btf_id` is 0 for a map without BTF. `value_size` is of one CPU."""
 
 
 class Map(Handle):
@@ -173,6 +179,8 @@ class Map(Handle):
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All (key, value) pairs; what writers do meanwhile is seen as `read_all` says."""
+        from svcctl.bpf import walk
+
         size, value_size = self.key_bytes, self.value_bytes
         for keys, values, count in walk.pieces(self):
             for index in range(count):
@@ -187,6 +195,8 @@ class Map(Handle):
         While others write, entries may be missing or come twice; EAGAIN when the walk does not come to an
         end. Empty slots of a sockmap are left out.
         """
+        from svcctl.bpf import walk
+
         pieces = list(walk.pieces(self))
         if len(pieces) == 1:
             return pieces[0]
@@ -197,6 +207,8 @@ class Map(Handle):
 
         BpfError has `done`, the entries written before the one that failed (E2BIG: full; ENOMEM: memory).
         """
+        from svcctl.bpf import batch
+
         size, value_size = self.key_bytes, self.value_bytes
         key_at, value_at = self.address(keys, size, count), self.address(values, value_size, count)
         single = require("bpf_map_update_elem")
@@ -210,6 +222,8 @@ class Map(Handle):
 
     def delete_many(self, keys: Buffer, count: int) -> int:
         """Delete `count` keys, back to back; the answer is how many were there."""
+        from svcctl.bpf import batch
+
         size = self.key_bytes
         key_at = self.address(keys, size, count)
         single = require("bpf_map_delete_elem")

@@ -51,12 +51,13 @@ class Object:
             pointer = require("bpf_object__open_file")(os.fsencode(path), settings)
         try:
             self._pointer = check(pointer, "open", path)
-        except BpfError as problem:
+            self._maps = self._find_maps()
+            self._programs = self._find_programs()
+        except BaseException as problem:
             self.close()
-            problem.log = "\n".join(messages.lines) or None
+            if isinstance(problem, BpfError):
+                problem.log = "\n".join(messages.lines) or None
             raise
-        self._maps = self._find_maps()
-        self._programs = self._find_programs()
 
     @classmethod
     def open(cls, path: str, *, verbose: bool = False) -> Self:
@@ -70,7 +71,7 @@ class Object:
             name: str = require("bpf_map__name")(pointer).decode()
             if require("bpf_map__is_internal")(pointer):
                 # libbpf calls the map of a section "<file name up to the dot, cut>.bss".
-                name = name[name.index(".") :]
+                name = name[max(0, name.find(".")) :]
             found[name] = pointer
             pointer = require("bpf_object__next_map")(self._pointer, pointer)
         return found

@@ -5,41 +5,74 @@ Version numbers prove nothing (distributions backport), so nothing here looks at
 
 from __future__ import annotations
 
-from errno import EINVAL
+import os
+from ctypes import addressof, create_string_buffer
+from errno import EINVAL, EOPNOTSUPP
+from struct import pack
 from typing import TYPE_CHECKING
 
-from svcctl.bpf.constants import F_NO_PREALLOC, FUNC_SK_ASSIGN, MAP_HASH, MAP_LPM_TRIE, PROG_SK_LOOKUP
+from svcctl.bpf.constants import (
+    F_NO_PREALLOC,
+    FUNC_SK_ASSIGN,
+    MAP_HASH,
+    MAP_LPM_TRIE,
+    PROG_SK_LOOKUP,
+    SK_LOOKUP,
+)
 from svcctl.bpf.errors import ENOTSUPP, BpfError
-from svcctl.bpf.lib import check, require
+from svcctl.bpf.lib import check, opts, require
 from svcctl.bpf.map import Map
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LOG_BYTES = 4096
+_REFUSED = (b"unknown func", b"invalid func", b"cannot use helper")
+
 
 def has_program_type(program_type: int) -> bool:
     """Whether programs of a type load. BpfError EPERM when that cannot be tried."""
-    return bool(
-        check(
-            require("libbpf_probe_bpf_prog_type")(program_type, None), "probe", f"program type {program_type}"
-        )
-    )
+    result = require("libbpf_probe_bpf_prog_type")(program_type, None)
+    return _answer(result, f"program type {program_type}")
 
 
 def has_map_type(map_type: int) -> bool:
     """Whether maps of a type can be made."""
-    return bool(check(require("libbpf_probe_bpf_map_type")(map_type, None), "probe", f"map type {map_type}"))
+    return _answer(require("libbpf_probe_bpf_map_type")(map_type, None), f"map type {map_type}")
 
 
-def has_helper(program_type: int, helper: int) -> bool:
-    """Whether programs of a type may call a helper (enum bpf_func_id)."""
+def has_helper(program_type: int, helper: int, attach_type: int = 0) -> bool:
+    """Whether programs of a type may call a helper (enum bpf_func_id).
+
+    `attach_type` is the expected one, for program types that are loaded for a hook. A try of our own: libbpf
+    before 1.5 does not know the words of Linux 6.12 for a helper that is refused, and answers yes.
+    """
     subject = f"helper {helper} in program type {program_type}"
-    return bool(check(require("libbpf_probe_bpf_helper")(program_type, helper, None), "probe", subject))
+    log = create_string_buffer(_LOG_BYTES)
+    # struct bpf_prog_load_opts: attempts, expected_attach_type, seven ids, fd_array, func_info with count and
+    # size, line_info the same, log_level, log_size, log_buf.
+    settings = opts("i8IPP2IP2I2IP", 0, attach_type, *(0,) * 14, 1, _LOG_BYTES, addressof(log))
+    # call helper; exit
+    code = pack("=BBhiBBhi", 0x85, 0, 0, helper, 0x95, 0, 0, 0)
+    result = require("bpf_prog_load")(program_type, None, b"GPL", code, 2, settings)
+    if result >= 0:
+        os.close(result)
+        return True
+    text = log.value
+    if not text:
+        raise BpfError(-result, "probe", subject)
+    # Whatever else the verifier has against it (missing arguments), it knows the helper.
+    return not any(words in text for words in _REFUSED)
+
+
+def _answer(result: int, subject: str) -> bool:
+    # EOPNOTSUPP: libbpf itself does not know the type and cannot make a trial of it.
+    return False if result == -EOPNOTSUPP else bool(check(result, "probe", subject))
 
 
 def sk_lookup() -> bool:
     """Programs that choose the socket of an incoming connection. Since Linux 5.9."""
-    return has_program_type(PROG_SK_LOOKUP) and has_helper(PROG_SK_LOOKUP, FUNC_SK_ASSIGN)
+    return has_program_type(PROG_SK_LOOKUP) and has_helper(PROG_SK_LOOKUP, FUNC_SK_ASSIGN, SK_LOOKUP)
 
 
 def batch_on_hash() -> bool:

@@ -20,31 +20,38 @@ _MAP_IDS_AT = 56
 _FIRST_MAP_IDS = 64
 
 
-class ProgramInfo(NamedTuple):
-    """What the kernel knows of a program.
+# Not as a class: with postponed annotations that compiles one string per field when it is imported.
+ProgramInfo = NamedTuple(  # noqa: UP014
+    "ProgramInfo",
+    [
+        ("type", int),
+        ("id", int),
+        ("tag", str),
+        ("name", str),
+        ("load_time_ns", int),
+        ("map_ids", tuple[int, ...]),
+        ("run_time_ns", int),
+        ("run_count", int),
+        ("btf_id", int),
+    ],
+)
+"""What the kernel knows of a program.
 
-    `load_time_ns` is on the boot time clock, `tag` the kernel's hash of the instructions in hex (for display
-    only: kernels differ in it). Run times count only while BPF statistics are on.
-    """
-
-    type: int
-    id: int
-    tag: str
-    name: str
-    load_time_ns: int
-    map_ids: tuple[int, ...]
-    run_time_ns: int
-    run_count: int
-    btf_id: int
+`load_time_ns` is on the boot time clock, `tag` the kernel's hash of the instructions in hex (for display
+only: kernels differ in it). Run times count only while BPF statistics are on.
+"""
 
 
-class TestRun(NamedTuple):
-    """Outcome of a test run: the program's return value, ns a run on average, context and packet after it."""
-
-    retval: int
-    duration_ns: int
-    ctx: bytes
-    data: bytes
+TestRun = NamedTuple(  # noqa: UP014
+    "TestRun",
+    [
+        ("retval", int),
+        ("duration_ns", int),
+        ("ctx", bytes),
+        ("data", bytes),
+    ],
+)
+"""Outcome of a test run: the program's return value, ns a run on average, context and packet after it."""
 
 
 class Program(Handle):

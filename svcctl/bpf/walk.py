@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 FIRST_CHUNK = 4096
 """A hash gives whole buckets and answers ENOSPC when one does not fit: start well above any bucket."""
 
+BUFFER_BYTES = 4 << 20
+"""Keys and values of one piece are kept under this where buckets allow: a per-CPU value can be large."""
+
 LOST_PLACE = 10
 """How often in a row a trie may answer EINTR (a writer took the key the walk stood on) without giving any."""
 
@@ -28,7 +31,8 @@ def pieces(source: Map) -> Iterator[Piece]:
     size, value_size, limit = source.key_bytes, source.value_bytes, source.info.max_entries
     # 4 bytes for hashes, a whole key for the others; the kernel reads it before it writes it.
     position = (c_char * max(8, size))()
-    chunk = min(limit, FIRST_CHUNK)
+    largest = min(CHUNK, max(1, BUFFER_BYTES // (size + value_size)))
+    chunk = min(limit, FIRST_CHUNK, largest)
     keys, values = (c_char * (chunk * size))(), (c_char * (chunk * value_size))()
     started = False
     total = lost = 0
@@ -49,7 +53,7 @@ def pieces(source: Map) -> Iterator[Piece]:
             return
         lost = lost + 1 if errno == EINTR and not count else 0
         _check_end(source, total)
-        if errno == ENOSPC or (chunk < CHUNK and total < limit):
+        if errno == ENOSPC or (chunk < largest and total < limit):
             chunk *= 2
             keys, values = (c_char * (chunk * size))(), (c_char * (chunk * value_size))()
 

@@ -65,15 +65,16 @@ def reading(env: Env, read: Callable[[State], T]) -> T:
 
 
 @contextmanager
-def planning(env: Env) -> Iterator[State | Writer]:
-    """The state to plan on: a reader with `--dry-run`, else the writer that will carry the plan out."""
-    if env.dry_run and env.session is None:
+def planning(env: Env) -> Iterator[tuple[State, Writer | None]]:
+    """The state to plan on, and the writer to carry the plan out with: None with `--dry-run`, which reads only."""
+    if env.dry_run:
+        if env.session is not None:
+            yield env.session.writer, None
+            return
         from svcctl.state.session import open_reader
 
         with open_reader(place(env)) as reader:
-            yield reader
+            yield reader, None
         return
     with writing(env) as writer:
-        yield writer
-
-
+        yield writer, writer

@@ -37,7 +37,7 @@ def items(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionItem
                 if len(result) == LIMIT:
                     break
         return result
-    except Exception:  # noqa: BLE001
+    except Exception:
         return []
 
 
@@ -65,13 +65,17 @@ def env_of(ctx: click.Context) -> Env:
 
 
 def _provider(kind: str, env: Env) -> Iterable[str]:
-    from svcctl.cli import live
+    from importlib import import_module
 
-    candidates: Iterable[str] = live.candidates(kind, env)
-    return candidates
+    values: Iterable[str] = import_module("svcctl.cli.live").candidates(kind, env)
+    return values
 
 
 def _netns_paths() -> list[str]:
     import os
 
-    return [f"{_NETNS_DIRECTORY}/{name}" for name in sorted(os.listdir(_NETNS_DIRECTORY))]
+    try:
+        names = sorted(os.listdir(_NETNS_DIRECTORY))
+    except OSError:
+        return []
+    return [f"{_NETNS_DIRECTORY}/{name}" for name in names]

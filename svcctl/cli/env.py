@@ -77,20 +77,17 @@ class Env:
     def notice(self, text: str) -> None:
         """One line to stderr, unless `-q`."""
         if not self.quiet:
-            self._say(text)
+            write_stderr(text)
 
     def warn(self, text: str) -> None:
         """A line to stderr that `-q` keeps and only `-qq` drops."""
         if self.quiet < 2:
-            self._say(f"svcctl: warning: {text}")
+            write_stderr(f"svcctl: warning: {text}")
 
     def verbose(self, text: str, level: int = 1) -> None:
         """One line to stderr with `-v` (`level=2`: `-vv`)."""
         if self.verbosity >= level:
-            self._say(text)
-
-    def _say(self, text: str) -> None:
-        write_stderr(text)
+            write_stderr(text)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something that cannot be undone. Without a terminal `--yes` is required.
@@ -231,5 +228,16 @@ def write_stderr(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+    except (OSError, ValueError):
+        abandon(sys.stderr)
+
+
+def abandon(stream: TextIO | None) -> None:
+    """Let what a stream still holds go nowhere: the interpreter would fail over it once more at its end."""
+    try:
+        if stream is not None:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
     except (OSError, ValueError):
         pass

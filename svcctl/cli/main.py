@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else Exit.FAILURE
-    except BaseException as e:  # noqa: BLE001 - the boundary: everything ends here
+    except BaseException as e:
         from svcctl.cli import problems
 
         return problems.report(e, args, env)

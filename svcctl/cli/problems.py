@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from svcctl.cli.env import Env, StreamProblem, write_stderr
+from svcctl.cli.env import Env, StreamProblem, abandon, write_stderr
 from svcctl.errors import Exit, SvcctlError
 
 if TYPE_CHECKING:
@@ -48,9 +48,14 @@ def report(error: BaseException, args: Sequence[str] = (), env: Env | None = Non
             return report(e, args, env)
         return int(error.exit_code)
     if isinstance(error, StreamProblem):
-        _abandon_stdout()
+        abandon(sys.stdout)
         if error.errno == errno.EPIPE:
             return Exit.CLOSED_PIPE
+    elif env is not None:
+        try:
+            env.flush()
+        except StreamProblem:
+            abandon(sys.stdout)
     problem = describe(error)
     _tell(problem, args, env)
     return problem.exit_code
@@ -158,11 +163,12 @@ def _name(param: click.Parameter) -> str:
 def _near_option(wrong: str, ctx: click.Context | None) -> str:
     if ctx is None:
         return ""
-    from svcctl.cli.group import suggestion
+    from difflib import get_close_matches
 
-    return suggestion(
-        wrong, [name for param in ctx.command.params for name in param.opts if name.startswith("-")]
-    )
+    # Without the dashes, which would make any two options look alike.
+    names = [name[2:] for param in ctx.command.params for name in param.opts if name.startswith("--")]
+    near = get_close_matches(wrong.lstrip("-"), names, n=1)
+    return f", did you mean '--{near[0]}'?" if near else ""
 
 
 def _usage_line(ctx: click.Context | None) -> str | None:
@@ -227,16 +233,3 @@ def _bug(error: BaseException) -> Problem:
         Exit.BUG,
         "".join(format_exception(error)),
     )
-
-
-def _abandon_stdout() -> None:
-    """Let what is still buffered go nowhere, or the interpreter fails over it once more at its end."""
-    try:
-        stream = sys.stdout
-        if stream is None:
-            return
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-    except (OSError, ValueError, AttributeError):
-        pass

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
-def register_offers(env: Env, state: State | Writer, label: str, offers: Sequence[Offer]) -> None:
-    """Register sockets under a label and print a line for each destination."""
+def register_offers(
+    env: Env, state: State, writer: Writer | None, label: str, offers: Sequence[Offer]
+) -> None:
+    """Register sockets under a label (without a writer: only plan) and print a line for each destination."""
     plans = plan_register(state, label, offers)
-    if not env.dry_run:
-        from svcctl.state.writer import Writer
-
-        assert isinstance(state, Writer)
-        apply_register(state, plans)
+    if writer is not None:
+        apply_register(writer, plans)
     endpoints = {offer.info.cookie: format_endpoint(offer.info) for offer in offers}
     env.emit_changes([_change(plan, endpoints) for plan in plans])
 
@@ -33,7 +32,9 @@ def _change(plan: Registration, endpoints: dict[int, str]) -> Change:
     listens = sorted({endpoints[cookie] for cookie in plan.after if cookie in endpoints})
     cookies = " ".join(f"sk:{cookie:x}" for cookie in plan.after)
     gone = [cookie for cookie in plan.before.values() if cookie not in plan.after]
-    note = ", ".join(listens) + (f"; replaced {' '.join(f'sk:{cookie:x}' for cookie in gone)}" if gone else "")
+    note = ", ".join(listens) + (
+        f"; replaced {' '.join(f'sk:{cookie:x}' for cookie in gone)}" if gone else ""
+    )
     fields = {
         "label": plan.key.label,
         "cookies": list(plan.after),

@@ -108,7 +108,7 @@ def answer(shell: str, args: Sequence[str]) -> int:
         lines = list(candidates(shell, args))
         sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
-    except Exception:  # noqa: BLE001
+    except Exception:
         return Exit.FAILURE
     return Exit.OK
 
@@ -163,7 +163,8 @@ def _words(args: Sequence[str]) -> tuple[list[str], str]:
 
 
 def write(directory: str) -> None:
-    """Write the scripts of all shells into a directory."""
+    """Write the scripts of all shells into a directory, which is made if it is missing."""
+    os.makedirs(directory, exist_ok=True)
     for name, text in SCRIPTS.items():
         with open(f"{directory}/{name}", "w", encoding="utf-8") as out:
             out.write(text)

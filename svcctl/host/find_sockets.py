@@ -1,7 +1,7 @@
 """Find the socket on which another process takes connections, and duplicate it into this one.
 
-sock_diag names the candidates by port in a tenth of a millisecond; the links in /proc/PID/fd tell which of them
-the process has, and under which number; one pidfd_getfd takes it; its cookie proves that it is the one.
+sock_diag names the candidates by port in a tenth of a millisecond; the links in /proc/PID/fd tell which of
+them the process has, and under which number; one pidfd_getfd takes it; its cookie proves that it is the one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def find_sockets(
     wait: float = 5.0,
     granularity: float = 0.02,
 ) -> list[FoundSocket]:
-    """The process's sockets, 1 to 16, that take what comes to `address` (16 bytes, IPv4 v4-mapped) and `port`.
+    """The process's sockets, 1 to 16, that take what comes to `address` (16 bytes, v4-mapped) and `port`.
 
     A TCP socket listens, a UDP socket is unconnected. One bound to the very address goes before one bound to
     a wildcard (0.0.0.0, ::, a dual-stack :: for IPv4). More than one is returned only of a SO_REUSEPORT
@@ -107,10 +107,9 @@ def find_sockets(
 def _check_netns(pid: int, netns: Netns) -> None:
     inode = process.netns_inode(pid)
     if inode != netns.inode:
-        raise Conflict(
-            f"find socket of process {pid}: it is in network namespace {inode}, not {netns.inode} ({netns.path})",
-            hint=f"name its namespace: --netns /proc/{pid}/ns/net",
-        )
+        where = f"network namespace {inode}, not {netns.inode} ({netns.path})"
+        hint = f"name its namespace: --netns /proc/{pid}/ns/net"
+        raise Conflict(f"find socket of process {pid}: it is in {where}", hint=hint)
 
 
 def _look(target: Target, wanted: _Wanted) -> list[FoundSocket]:

@@ -96,14 +96,17 @@ class Netns:
             self.fd = -1
 
     def __enter__(self) -> Netns:
+        """Nothing to do: it is open."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close it."""
         self.close()
 
     def __del__(self) -> None:
+        """Tell of a forgotten `close`."""
         if getattr(self, "fd", -1) >= 0:
             import warnings
 
@@ -112,6 +115,7 @@ class Netns:
             self.close()
 
     def __repr__(self) -> str:
+        """For debugging."""
         return f"<Netns {self.path} net:[{self.inode}]>"
 
 
@@ -123,6 +127,7 @@ class Visit:
         self._home = -1
 
     def __enter__(self) -> Netns:
+        """Go there, and remember the way back."""
         if not self._netns.is_own():
             self._home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -143,6 +148,7 @@ class Visit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Go back. A failure is raised: nothing may go on in the wrong namespace."""
         if self._home >= 0:
             try:
                 call("setns", self._home, CLONE_NEWNET)

@@ -24,7 +24,7 @@ _NLMSG_DONE = 3
 _NLM_F_REQUEST_DUMP = 0x301
 _NLM_F_DUMP_INTR = 0x10
 _INET_DIAG_SKV6ONLY = 11
-_TRIES = 3
+_RETRIES = 2
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port id
 _REQUEST = struct.Struct("=BBBxI2s46x")  # struct inet_diag_req_v2; the id is empty but for the source port
@@ -64,10 +64,11 @@ def dump(
     request = _REQUEST.pack(diag_family, protocol, 0, states, (port or 0).to_bytes(2, "big"))
     kernel = _connect(netns)
     try:
-        for _ in range(_TRIES):
-            found, complete = _ask(kernel, request, protocol)
+        found, complete = _ask(kernel, request, protocol)
+        for _ in range(_RETRIES):
             if complete:
                 break
+            found, complete = _ask(kernel, request, protocol)
         return found
     finally:
         kernel.close()

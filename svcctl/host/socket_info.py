@@ -13,7 +13,6 @@ from _socket import (
     IPV6_V6ONLY,
     SO_ACCEPTCONN,
     SO_REUSEPORT,
-    SO_TYPE,
     SOCK_DGRAM,
     SOCK_STREAM,
     SOL_SOCKET,
@@ -26,8 +25,6 @@ TCP = 6
 UDP = 17
 
 # <asm-generic/socket.h>; _socket has no names for these.
-_SO_PROTOCOL = 38
-_SO_DOMAIN = 39
 _SO_COOKIE = 57
 _SO_NETNS_COOKIE = 71  # Linux 5.14
 _SIOCGSKNS = 0x894C  # <linux/sockios.h>; needs CAP_NET_ADMIN
@@ -84,7 +81,8 @@ class SocketInfo(NamedTuple):
 def serves(family: int, address: bytes, v6only: bool) -> tuple[int, ...]:
     """Families of the traffic that a socket of `family`, bound to the 16 bytes `address`, takes by itself.
 
-    An IPv6 socket takes IPv4 only when it is bound to :: without IPV6_V6ONLY, or to a v4-mapped address.
+    An IPv6 socket takes IPv4 only when it is bound to :: without IPV6_V6ONLY, or to a v4-mapped address. (On
+    one that is bound to an IPv6 address the kernel sets IPV6_V6ONLY itself.)
     """
     if family == 4 or address.startswith(_MAPPED):
         return (4,)
@@ -99,9 +97,7 @@ def describe(fd: int, *, any_state: bool = False) -> SocketInfo:
     """
     try:
         inode = os.fstat(fd).st_ino
-        # Given all of family, type and protocol, Python asks the kernel nothing and sets nothing. The family
-        # only decides how much room an address gets: IPv6's serves both.
-        probe = socket(AF_INET6, SOCK_STREAM, 0, fd)
+        probe = socket(-1, -1, -1, fd)  # asks for family, type and protocol; sets nothing
     except OSError as error:
         raise _not_a_socket(error) from None
     try:
@@ -111,12 +107,7 @@ def describe(fd: int, *, any_state: bool = False) -> SocketInfo:
 
 
 def _describe(probe: socket, fd: int, inode: int, any_state: bool) -> SocketInfo:
-    try:
-        domain = probe.getsockopt(SOL_SOCKET, _SO_DOMAIN)
-        kind = probe.getsockopt(SOL_SOCKET, SO_TYPE)
-        protocol = probe.getsockopt(SOL_SOCKET, _SO_PROTOCOL)
-    except OSError as error:
-        raise _not_a_socket(error) from None
+    domain, kind, protocol = probe.family, probe.type, probe.proto
     if domain not in (AF_INET, AF_INET6):
         named = _FAMILIES.get(domain, f"family {domain}")
         raise WrongSocket(errno.EAFNOSUPPORT, f"a {named} socket, not IPv4 or IPv6")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FoundSocket(NamedTuple):
-    """`fd` is ours (close-on-exec), to be closed by the caller; process `pid` has the socket as `target_fd`."""
+    """`fd` is ours (close-on-exec), for the caller to close; process `pid` has the socket as `target_fd`."""
 
     fd: int
     pid: int

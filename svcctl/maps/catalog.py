@@ -6,9 +6,12 @@ object file; a test compares them with the built objects.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from svcctl.maps import enums, layouts
+
+if TYPE_CHECKING:
+    from svcctl.maps.layouts import Layout
 
 HASH, ARRAY, PERCPU_ARRAY, LPM_TRIE, SOCKMAP = 1, 2, 6, 11, 15
 """enum bpf_map_type of linux/bpf.h."""
@@ -34,7 +37,7 @@ class MapShape(NamedTuple):
 class ProgramShape(NamedTuple):
     """A program: name in the object, pin names, object file without suffix, attachment hook."""
 
-    index: int
+    number: int
     name: str
     object: str
     pin: str
@@ -65,6 +68,23 @@ DISPATCH_MAPS = {
 
 MAPS = STATE_MAPS | DISPATCH_MAPS
 
+LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
+    "meta": (None, layouts.META),
+    "usage": (None, layouts.USAGE),
+    "writers": (None, layouts.WRITER),
+    "programs": (None, layouts.PROGRAM),
+    "attachments": (layouts.ATTACHMENT_KEY, layouts.ATTACHMENT),
+    "bindings": (layouts.BINDING_KEY, layouts.BINDING),
+    "exact": (layouts.EXACT_KEY, layouts.EXACT),
+    "ports": (None, layouts.PORTS),
+    "destinations": (layouts.DESTINATION_KEY, layouts.DESTINATION),
+    "sockets": (None, None),
+    "hints": (None, None),
+    "dispatch_stats": (None, layouts.DISPATCH_STATS),
+    "drop_stats": (None, None),
+}
+"""Layouts of key and value; None: one integer of the shape's size."""
+
 PROGRAM_READS = ("bindings", "exact", "ports", "sockets", "hints", "dispatch_stats", "drop_stats")
 """Maps whose ids the dispatcher's program info must list."""
 
@@ -75,7 +95,9 @@ USAGE_OPTIONS = {
 }
 """The option of load and upgrade that grows a map."""
 
-DISPATCH = ProgramShape(enums.PROGRAM_DISPATCH, "dispatch", "dispatch", "prog_dispatch", "link_netns", SK_LOOKUP)
+DISPATCH = ProgramShape(
+    enums.PROGRAM_DISPATCH, "dispatch", "dispatch", "prog_dispatch", "link_netns", SK_LOOKUP
+)
 
 PROGRAMS = (DISPATCH,)
 

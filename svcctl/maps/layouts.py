@@ -36,7 +36,7 @@ class Layout(Generic[T]):
 
     def unpack(self, data: bytes) -> T:
         """The record in `data`, which must have exactly this layout's size."""
-        return self.record._make(self.struct.unpack(data))  # type: ignore[return-value]
+        return self.record._make(self.struct.unpack(data))
 
     def pack(self, value: T) -> bytes:
         """Bytes of a record. Byte fields shorter than their room are padded with zeros."""
@@ -188,6 +188,14 @@ class DispatchStats(NamedTuple):
     errors: int
 
 
+class CopyRequest(NamedTuple):
+    """struct svc_copy_request: first slot to read, first to write, how many (16 at most)."""
+
+    source: int
+    target: int
+    slots: int
+
+
 META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s 816s")
 USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
@@ -202,10 +210,11 @@ PORTS = Layout("svc_ports", Ports, "I I")
 DESTINATION_KEY = Layout("svc_destination_key", DestinationKey, "255s B B")
 DESTINATION = Layout("svc_destination", DestinationValue, "I I I I")
 DISPATCH_STATS = Layout("svc_dispatch_stats", DispatchStats, "Q Q Q")
+COPY_REQUEST = Layout("svc_copy_request", CopyRequest, "I I I")
 
 ALL: tuple[Layout[Any], ...] = (
     META, USAGE, WRITER, PROGRAM, ATTACHMENT_KEY, ATTACHMENT, BINDING_KEY, BINDING,
-    EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS,
+    EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS, COPY_REQUEST,
 )  # fmt: skip
 
 U32 = Struct("=I")
@@ -229,4 +238,5 @@ CHECK_FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 def exact_check(key: bytes) -> int:
     """The digest of a 20-byte `exact` key that its value carries (SVC_CHECK_n in svc_types.h)."""
     a, b, c, d, e = _CHECK_WORDS.unpack(key)
-    return (a * 0x9E3779B1 + b * 0x85EBCA77 + c * 0xC2B2AE3D + d * 0x27D4EB2F + e * 0x165667B1) & 0xFFFFFFFF
+    digest: int = a * 0x9E3779B1 + b * 0x85EBCA77 + c * 0xC2B2AE3D + d * 0x27D4EB2F + e * 0x165667B1
+    return digest & 0xFFFFFFFF

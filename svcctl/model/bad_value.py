@@ -9,9 +9,12 @@ SHOWN = 60
 
 
 def show(value: object) -> str:
-    """The value as a message may repeat it: quoted, escaped, never longer than about `SHOWN` characters."""
+    """The value as a message may repeat it: quoted, escaped, not longer than `SHOWN` characters within."""
     if isinstance(value, str):
-        return repr(value) if len(value) <= SHOWN else f"{value[:SHOWN]!r}..."
+        piece = value[:SHOWN]
+        while len(repr(piece)) > SHOWN + 2:
+            piece = piece[:-1]
+        return repr(piece) if piece == value else f"{piece!r}..."
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 

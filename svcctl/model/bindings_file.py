@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import json
 import re
-from math import isnan
 
 from svcctl.errors import UsageProblem
 from svcctl.model.bad_value import BadValue, show
@@ -277,6 +276,6 @@ def _shown(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "an array"
-    if isinstance(value, float) and isnan(value):
-        return "NaN"
+    if isinstance(value, float):
+        return json.dumps(value)
     return show(value)

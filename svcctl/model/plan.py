@@ -1,13 +1,16 @@
 """The difference between the bindings there are and those wanted, in an order that is safe under traffic.
 
-Steps are applied one after the other: first `replaced` and `added`, then `removed`. Each step changes one
-key and is atomic. Then for every connection, at every moment between two steps, the label that owns it is
-the one that owned it before the first step or the one that owns it after the last, and it changes hands at
-most once. Proof: let `old` and `new` be the most specific keys that match the connection before and after.
-Additions go most specific first, so nothing that matches is added before `new` but what was there; `new`
-then either wins, or waits below an `old` that is not wanted. Removals go least specific first, so when `old`
-goes, everything unwanted between it and `new` has gone. Replacements come before removals, or a key uncovered
-by a removal would answer with its old label.
+Steps are applied one after the other: all of `added`, then `replaced`, then `removed`. Each step changes one
+key and is atomic. Then for every connection, at every moment between two steps, the owner (key and label) is
+the one before the first step or the one after the last, and it changes at most once.
+
+Why: let `old` and `new` be the most specific keys that match the connection before and after.
+* Added most specific first: nothing wanted matches better than `new`, so no added key gets the connection
+  before `new` does; `new` then has it, or waits below an `old` that is not wanted.
+* Replaced after that: a key that changes its label in place has the connection only if it is `new`. Earlier,
+  it could be an `old` whose `new` is still to be added.
+* Removed last and least specific first: when `old` goes, all that was unwanted between it and `new` has gone,
+  and `new` has its new label.
 
 What this cannot promise: a program that is between two of its look-ups while several steps happen may see
 parts of both. A writer that cares waits for running programs once, before the first removal.

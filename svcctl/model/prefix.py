@@ -141,7 +141,8 @@ def _bad_prefix(text: str) -> BadValue:
     try:
         packed = inet_pton(family, host)
     except (OSError, ValueError):
-        return BadValue("prefix", text, f"{show(host)} is not {name} address", hint=_address_hint(host))
+        cause = f"{show(host)} is not {name} address" if slash else f"not {name} address"
+        return BadValue("prefix", text, cause, hint=_address_hint(host))
     if slash and _LENGTHS.get(mask, 999) > longest:
         return BadValue("prefix", text, f"expected a mask length of 0-{longest} after the slash")
     length = _LENGTHS[mask] if slash else longest

@@ -64,10 +64,10 @@ def render_objects(
     name: str = "name",
     extra: Mapping[str, Any] | None = None,
 ) -> Iterable[str]:
-    """Lines of nested objects; `lines` makes the text form. None values are left out at the top level."""
+    """Lines of nested objects; `lines` makes the text form. None is an absent key at every depth."""
     if output in ("text", "wide"):
         return lines()
-    present = ({k: v for k, v in one.items() if v is not None} for one in objects)
+    present = (_present(one) for one in objects)
     if output == "name":
         from svcctl.render.text import escape
 
@@ -77,11 +77,24 @@ def render_objects(
 
 def _objects(rows: Iterable[Sequence[Any]], columns: Sequence[Column]) -> Iterable[dict[str, Any]]:
     keys = tuple(column.key for column in columns)
+    nested = [i for i, column in enumerate(columns) if column.format is not None]
     for row in rows:
+        if nested:  # only a value with a format of its own can be a list or an object
+            row = list(row)
+            for i in nested:
+                row[i] = _present(row[i])
         if None in row:
             yield {k: v for k, v in zip(keys, row, strict=True) if v is not None}
         else:
             yield dict(zip(keys, row, strict=True))
+
+
+def _present(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _present(one) for key, one in value.items() if one is not None}
+    if isinstance(value, (list, tuple)):
+        return [_present(one) for one in value]
+    return value
 
 
 def _structured(

@@ -53,7 +53,7 @@ def pin_dispatcher(writer: Writer, max_bindings: int, max_destinations: int) -> 
             if shape.usage is not None and name not in reuse:
                 writer.put_usage(name, layouts.Usage(0, sizes[name]))
         with loaded.program(catalog.DISPATCH.name) as program:
-            record_program(writer, catalog.DISPATCH, program, catalog.DISPATCH.index)
+            record_program(writer, catalog.DISPATCH, program, catalog.DISPATCH.number)
             if not os.path.lexists(writer.pin(catalog.DISPATCH.pin)):
                 program.pin(writer.pin(catalog.DISPATCH.pin))
 
@@ -83,14 +83,16 @@ def attach_netns(writer: Writer) -> None:
     key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
     attachments = writer.map("attachments")
     if attachments.lookup(key) is None:
-        attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.index, 0, time.time_ns(), 0, 0)))
+        attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.number, 0, time.time_ns(), 0, 0)))
     info = link_info(writer, shape)
     if info is None:
-        with Program.open_pinned(writer.pin(shape.pin)) as program:
-            with Link.create(program, writer.netns.fd, shape.hook) as link:
-                link.pin(writer.pin(shape.link_pin))
-                info = link.info
-    attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.index, info.id, time.time_ns(), 0, 0)))
+        with (
+            Program.open_pinned(writer.pin(shape.pin)) as program,
+            Link.create(program, writer.netns.fd, shape.hook) as link,
+        ):
+            link.pin(writer.pin(shape.link_pin))
+            info = link.info
+    attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.number, info.id, time.time_ns(), 0, 0)))
 
 
 def detach_netns(writer: Writer) -> None:

@@ -16,6 +16,7 @@ from svcctl.errors import SvcctlError
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, exact_check
 from svcctl.model.binding import is_exact_key, key_fault, key_fields
+from svcctl.model.destination import Destination
 from svcctl.state import attach, destinations
 from svcctl.state.bindings import encode_value, kind_of, map_key, port_index
 from svcctl.state.create import DIRECTORY_MODE
@@ -25,7 +26,6 @@ from svcctl.state.writer import link_info, program_map_ids
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from svcctl.model.destination import Destination
     from svcctl.state.writer import Writer
 
 
@@ -69,7 +69,9 @@ def _pins(writer: Writer) -> Iterator[Finding]:
     present = set(os.listdir(writer.path))
     wanted = expected_pins(writer)
     for name in sorted(wanted.keys() - present):
-        yield Finding("pins", f"pin {name!r} is missing", None, "'svcctl unload' and 'svcctl load' start anew")
+        yield Finding(
+            "pins", f"pin {name!r} is missing", None, "'svcctl unload' and 'svcctl load' start anew"
+        )
     for name in sorted(wanted.keys() & present & catalog.MAPS.keys()):
         try:
             writer.map(name)
@@ -79,7 +81,9 @@ def _pins(writer: Writer) -> Iterator[Finding]:
                 yield Finding("pins", error.message, None, "'svcctl unload' and 'svcctl load' start anew")
     left = next_pins(writer.path)
     for name in sorted(present - wanted.keys() - set(left)):
-        yield Finding("orphans", f"{name!r} does not belong here", None, f"look at it, then: rm {writer.pin(name)}")
+        yield Finding(
+            "orphans", f"{name!r} does not belong here", None, f"look at it, then: rm {writer.pin(name)}"
+        )
     try:
         meta = writer.meta()
     except SvcctlError:
@@ -145,7 +149,7 @@ def _meta(writer: Writer) -> Iterator[Finding]:
 def _programs(writer: Writer) -> Iterator[Finding]:
     """programs: record, pin and maps agree."""
     shape = catalog.DISPATCH
-    record = writer.program_record(shape.index)
+    record = writer.program_record(shape.number)
     program = attach.open_program(writer, shape)
     if program is None:
         return
@@ -178,14 +182,14 @@ def _programs(writer: Writer) -> Iterator[Finding]:
 
 def _record_again(writer: Writer) -> None:
     shape = catalog.DISPATCH
-    old = writer.program_record(shape.index)
+    old = writer.program_record(shape.number)
     program = attach.open_program(writer, shape)
     if program is None:
         return
     with program:
         ids = tuple(program.info.map_ids)[: layouts.PROGRAM_MAPS]
     record = old._replace(map_count=len(ids), map_ids=b"".join(U32.pack(number) for number in ids))
-    writer.map("programs").update(U32.pack(shape.index), layouts.PROGRAM.pack(record))
+    writer.map("programs").update(U32.pack(shape.number), layouts.PROGRAM.pack(record))
 
 
 def _attachments(writer: Writer) -> Iterator[Finding]:
@@ -200,15 +204,19 @@ def _attachments(writer: Writer) -> Iterator[Finding]:
         if key != mine:
             yield Finding(
                 "attachments",
-                f"recorded: kind {key.kind}, hook {key.hook}, target {key.target}, which this svcctl does not make here",
+                f"recorded: kind {key.kind}, hook {key.hook}, target {key.target}: not made by this svcctl",
                 lambda key=key: _forget(writer, key),  # type: ignore[misc]
             )
     info = link_info(writer, shape)
     record = records.get(mine)
     if record is None and info is not None:
-        yield Finding("attachments", "the dispatcher is attached but not recorded", lambda: attach.attach_netns(writer))
+        yield Finding(
+            "attachments", "the dispatcher is attached but not recorded", lambda: attach.attach_netns(writer)
+        )
     elif record is not None and info is None:
-        yield Finding("attachments", "the dispatcher is recorded but not attached", lambda: attach.attach_netns(writer))
+        yield Finding(
+            "attachments", "the dispatcher is recorded but not attached", lambda: attach.attach_netns(writer)
+        )
     elif record is not None and info is not None:
         if info.netns_inode != writer.netns.inode:
             yield Finding(
@@ -223,11 +231,13 @@ def _attachments(writer: Writer) -> Iterator[Finding]:
                 lambda: attach.attach_netns(writer),
             )
         elif info.program_id not in query_programs(writer.netns.fd, shape.hook):
-            yield Finding("attachments", f"program {info.program_id} is not attached", lambda: _attach_anew(writer))
-        if info.program_id != writer.program_record(shape.index).id:
+            yield Finding(
+                "attachments", f"program {info.program_id} is not attached", lambda: _attach_anew(writer)
+            )
+        if info.program_id != writer.program_record(shape.number).id:
             yield Finding(
                 "attachments",
-                f"the link runs program {info.program_id}, recorded is {writer.program_record(shape.index).id}",
+                f"the link runs program {info.program_id}, recorded is {writer.program_record(shape.number).id}",
                 None,
                 "someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back",
             )
@@ -340,11 +350,16 @@ def _read_destinations(writer: Writer) -> tuple[dict[int, Destination], list[Fin
     largest = writer.map("destinations").info.max_entries
     highest = -1
     for key, value in writer.map("destinations").items():
-        one = destinations.Destination(destinations.decode_key(key), *layouts.DESTINATION.unpack(value))
+        one = Destination(destinations.decode_key(key), *layouts.DESTINATION.unpack(value))
         if one.id >= largest or one.id in found:
             other = f", which is also {found[one.id]}'s" if one.id in found else f", of at most {largest}"
             broken.append(
-                Finding("ids", f"{one} has id {one.id}{other}", None, "bind and register its label anew under another name")
+                Finding(
+                    "ids",
+                    f"{one} has id {one.id}{other}",
+                    None,
+                    "bind and register its label anew under another name",
+                )
             )
             continue
         found[one.id] = one
@@ -373,7 +388,8 @@ def _ports(writer: Writer, counted: dict[int, list[int]]) -> Iterator[Finding]:
         protocol = "udp" if index >= 65536 else "tcp"
         yield Finding(
             "ports",
-            f"{protocol} port {index % 65536}: {have[0]} exact and {have[1]} prefixes noted, {want[0]} and {want[1]} counted",
+            f"{protocol} port {index % 65536}: {have[0]} hosts and {have[1]} prefixes noted,"
+            f" {want[0]} and {want[1]} counted",
             lambda index=index, want=want: table.update(U32.pack(index), layouts.PORTS.struct.pack(*want)),  # type: ignore[misc]
         )
     if len(wrong) > 20:

@@ -7,6 +7,7 @@ and counts are too high, which is only slower until they are corrected.
 
 from __future__ import annotations
 
+from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
+_FIRST_WORD = Struct("=I4x")
 MAPS_WRITTEN = ("bindings", "exact", "ports")
 
 
@@ -78,8 +80,17 @@ def referenced_ids(state: State) -> set[int]:
 
 def read_labels(state: State) -> dict[bytes, str]:
     """All bindings: 24-byte key -> label. A binding of an unknown destination gets the label '?<id>'."""
+    if not state.has_dispatcher():
+        return {}
     names = {number: found.key.label for number, found in destinations.read_all(state).items()}
-    return {key: names.get(number) or f"?{number}" for key, number in read_ids(state).items()}
+    found: dict[bytes, str] = {}
+    for name, size, front in (("exact", 20, U32.pack(160)), ("bindings", 24, b"")):
+        keys, values, _ = state.map(name).read_all()
+        at = 0
+        for (number,) in _FIRST_WORD.iter_unpack(values):
+            found[front + keys[at : at + size]] = names.get(number) or f"?{number}"
+            at += size
+    return found
 
 
 def port_index(protocol: int, port: int) -> int:
@@ -116,14 +127,17 @@ def plan_unbind(state: State, binding: Binding, *, force: bool = False) -> Plan:
     key = binding.key()
     holder = lookup_destination(state, key)
     if holder is None:
-        raise NotFound(f"unbind {format_binding(binding)}: no such binding", hint="'svcctl bindings' lists them")
+        raise NotFound(
+            f"unbind {format_binding(binding)}: no such binding", hint="'svcctl bindings' lists them"
+        )
     mine = destinations.find(state, destination_key(key, binding.label))
     if mine is None or mine.id != holder:
         owner = destinations.owner_of(state, holder)
         label = owner.key.label if owner else f"?{holder}"
         if not force:
             raise Conflict(
-                f"unbind {format_binding(binding)}: bound to label {label!r}", hint="--force removes it all the same"
+                f"unbind {format_binding(binding)}: bound to label {label!r}",
+                hint="--force removes it all the same",
             )
         return Plan([], [], [(key, label)], 0)
     return Plan([], [], [(key, binding.label)], 0)
@@ -197,11 +211,11 @@ def _count(writer: Writer, keys: list[bytes], by: int) -> None:
         counts[0 if exact else 1] += by
         kinds["exact" if exact else "bindings"] += by
     table = writer.map("ports")
-    for index, (exact, trie) in ports.items():
+    for index, (hosts, prefixes) in ports.items():
         now = layouts.PORTS.unpack(table.lookup(U32.pack(index)) or bytes(layouts.PORTS.size))
         table.update(
             U32.pack(index),
-            layouts.PORTS.struct.pack(max(now.exact + exact, 0), max(now.trie + trie, 0)),
+            layouts.PORTS.struct.pack(max(now.exact + hosts, 0), max(now.trie + prefixes, 0)),
         )
     for name, delta in kinds.items():
         if delta:
@@ -224,4 +238,3 @@ def limit_labels(
             hint=f"add --label {holder} to let the file decide about it too, or unbind it first",
         )
     return scope.have, scope.want
-

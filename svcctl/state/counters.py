@@ -15,7 +15,11 @@ def dispatch_stats(state: State, destination: int) -> DispatchStats:
     """Counters of one destination id."""
     data = state.map("dispatch_stats").lookup(U32.pack(destination)) or b""
     rows = list(layouts.DISPATCH_STATS.struct.iter_unpack(data))
-    return DispatchStats(*(sum(column) for column in zip(*rows, strict=True))) if rows else DispatchStats(0, 0, 0)
+    return (
+        DispatchStats(*(sum(column) for column in zip(*rows, strict=True)))
+        if rows
+        else DispatchStats(0, 0, 0)
+    )
 
 
 def drops(state: State) -> dict[str, int]:

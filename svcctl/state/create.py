@@ -65,8 +65,15 @@ def load(place: Place, options: LoadOptions, command: str) -> Loaded:
         with Netns.open(place.netns) as netns:
             path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         if os.path.lexists(path) and not _reclaimed(place, command):
-            return _loaded_already(place, options, gid, command, path)
-        return _create(place, options, gid, command)
+            done = _loaded_already(place, options, gid, command, path)
+        else:
+            done = _create(place, options, gid, command)
+        if options.from_tubular:
+            from svcctl.state.tubular import take_over
+
+            with open_writer(place, command) as writer:
+                done = done._replace(taken=tuple(take_over(writer)))
+        return done
     finally:
         os.close(root)
 
@@ -90,7 +97,9 @@ def _group_id(name: str | None) -> int:
     except KeyError:
         if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
             return int(name)
-        raise UsageProblem(f"load: --group: no such group {name!r}", hint="'groupadd --system NAME' makes one") from None
+        raise UsageProblem(
+            f"load: --group: no such group {name!r}", hint="'groupadd --system NAME' makes one"
+        ) from None
 
 
 def _ensure_bpffs(place: Place, mount: bool) -> None:
@@ -100,8 +109,8 @@ def _ensure_bpffs(place: Place, mount: bool) -> None:
         return
     if not mount and not bpffs.in_pid1_mount_namespace():
         raise SvcctlError(
-            f"load: {place.bpffs} is no BPF file system, and one mounted in this mount namespace would vanish with it",
-            hint="run 'svcctl --netns /run/netns/NAME load' from the host instead of under 'ip netns exec', or give --mount-bpffs",
+            f"load: {place.bpffs} is no BPF file system, and one mounted here would vanish with this mount namespace",
+            hint="run 'svcctl --netns /run/netns/NAME load' from the host, not under 'ip netns exec'; or --mount-bpffs",
         )
     bpffs.mount(place.bpffs, 0o711)
     place.notice(f"mounted a BPF file system on {place.bpffs} (mode 0711)")
@@ -116,19 +125,24 @@ def _open_root_to_group(place: Place) -> None:
     status = os.stat(place.bpffs)
     if status.st_mode & 0o022:
         raise PermissionProblem(
-            f"load: --group: {place.bpffs} has mode {status.st_mode & 0o7777:04o}: others could pin maps there and so write them",
+            f"load: --group: {place.bpffs} has mode {status.st_mode & 0o7777:04o}:"
+            " others could pin maps there and so write them",
             hint=f"chmod go-w {place.bpffs}",
         )
     if not status.st_mode & 0o001:
         os.chmod(place.bpffs, (status.st_mode & 0o7777) | 0o011)
-        place.notice(f"made {place.bpffs} searchable (mode {(status.st_mode & 0o7777) | 0o011:04o}) for the group")
+        place.notice(
+            f"made {place.bpffs} searchable (mode {(status.st_mode & 0o7777) | 0o011:04o}) for the group"
+        )
 
 
 def _lock_root(place: Place) -> int:
     try:
         return open_locked(place.bpffs, place)
     except PermissionError:
-        raise PermissionProblem(f"load: {place.bpffs}: permission denied", hint="needs root: try sudo") from None
+        raise PermissionProblem(
+            f"load: {place.bpffs}: permission denied", hint="needs root: try sudo"
+        ) from None
 
 
 def _reclaimed(place: Place, command: str) -> bool:
@@ -178,7 +192,9 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
         os.mkdir(temporary, 0o700)
     except PermissionError:
         netns.close()
-        raise PermissionProblem(f"load: {place.bpffs}: permission denied", hint="needs root: try sudo") from None
+        raise PermissionProblem(
+            f"load: {place.bpffs}: permission denied", hint="needs root: try sudo"
+        ) from None
     except BaseException:
         netns.close()
         raise
@@ -249,5 +265,3 @@ def _make_state_maps(writer: Writer, gid: int) -> None:
         for name in catalog.STATE_MAPS:
             if name != "meta":
                 pin_map(writer, loaded, name)
-
-

@@ -52,7 +52,9 @@ def check_bpffs(path: str) -> None:
     from svcctl.host import bpffs
 
     if not os.path.isdir(path):
-        raise NotLoaded(f"{path}: no such directory", hint="--bpffs names the mount point of a BPF file system")
+        raise NotLoaded(
+            f"{path}: no such directory", hint="--bpffs names the mount point of a BPF file system"
+        )
     if not bpffs.is_bpffs(path):
         raise NotLoaded(
             f"{path}: not a BPF file system",
@@ -67,7 +69,9 @@ def check_owner(path: str, status: os.stat_result) -> None:
     replace a pin decides where traffic goes.
     """
     if status.st_uid not in (0, os.geteuid()):
-        raise PermissionProblem(f"{path}: belongs to uid {status.st_uid}, not to root or the caller: not used")
+        raise PermissionProblem(
+            f"{path}: belongs to uid {status.st_uid}, not to root or the caller: not used"
+        )
     if status.st_mode & 0o022:
         raise PermissionProblem(
             f"{path}: mode {status.st_mode & 0o7777:04o} lets others write: not used",

@@ -18,7 +18,6 @@ from svcctl.host import flock
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, layouts
 from svcctl.state import place as places
-from svcctl.state.lock import open_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,7 +137,7 @@ def check_meta(meta: Meta, path: str) -> Meta:
         raise Incompatible(f"{path}: not written by svcctl", hint="'svcctl unload' clears it")
     if meta.schema > layouts.SCHEMA:
         raise Incompatible(
-            f"state has layout {meta.schema} (svcctl {layouts.text(meta.version)}), this svcctl knows up to {layouts.SCHEMA}",
+            f"state has layout {meta.schema} (svcctl {layouts.text(meta.version)}), newer than {layouts.SCHEMA}",
             hint="use the newer svcctl",
         )
     return meta
@@ -148,7 +147,7 @@ def need_current_schema(meta: Meta) -> None:
     """Refuse an older layout for anything but upgrade and unload."""
     if meta.schema != layouts.SCHEMA:
         raise Incompatible(
-            f"state has layout {meta.schema} (svcctl {layouts.text(meta.version)}), this svcctl writes {layouts.SCHEMA}",
+            f"state has layout {meta.schema} (svcctl {layouts.text(meta.version)}), older than {layouts.SCHEMA}",
             hint="'svcctl upgrade' carries the state over without interruption",
         )
 
@@ -223,7 +222,9 @@ def _check_identity(meta: Meta, netns: Netns, path: str) -> None:
 def dead_directory(path: str, inode: int) -> SvcctlError:
     """The state is that of a namespace that no longer exists; the inode number was given out again."""
     error = places.not_loaded(inode, os.path.dirname(path))
-    error.message = f"{path} belongs to an earlier network namespace with the same inode {inode}, which is gone"
+    error.message = (
+        f"{path} belongs to an earlier network namespace with the same inode {inode}, which is gone"
+    )
     error.hint = "'svcctl load' clears it and loads; 'svcctl gc' only clears it"
     return error
 

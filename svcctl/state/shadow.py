@@ -46,7 +46,9 @@ def guard_ssh(binding: Binding) -> None:
 def warn_shadowed(state: State, binding: Binding, warn: Callable[[str], None]) -> None:
     """Name the listeners that no longer get what the binding takes, except the label's own sockets."""
     try:
-        found = listeners(binding.protocol, binding.port or None, netns=None if state.netns.is_own() else state.netns)
+        found = listeners(
+            binding.protocol, binding.port or None, netns=None if state.netns.is_own() else state.netns
+        )
     except OSError:
         return  # no sock_diag: a warning less
     hit = [one for one in found if _shadows(binding, one)]
@@ -56,9 +58,9 @@ def warn_shadowed(state: State, binding: Binding, warn: Callable[[str], None]) -
     hit = [one for one in hit if one.cookie not in own]
     for one in hit[:NAMED]:
         address = one.address if len(one.address) == 16 else MAPPED + one.address
+        shown = format_address(one.family, address)
         warn(
-            f"shadows the listener on {format_address(one.family, address)} port {one.port}/{PROTOCOL_NAMES[one.protocol]}"
-            f" (uid {one.uid})"
+            f"shadows the listener on {shown} port {one.port}/{PROTOCOL_NAMES[one.protocol]} (uid {one.uid})"
         )
     if len(hit) > NAMED:
         warn(f"shadows {len(hit) - NAMED} more listeners")

@@ -37,10 +37,10 @@ def drop_next(writer: Writer) -> list[str]:
     for name in left:
         os.unlink(writer.pin(name))
     for shape in catalog.PROGRAMS:
-        record = writer.program_record(layouts.NEXT_PROGRAMS + shape.index)
+        record = writer.program_record(layouts.NEXT_PROGRAMS + shape.number)
         if record.id:
             writer.map("programs").update(
-                U32.pack(layouts.NEXT_PROGRAMS + shape.index), bytes(layouts.PROGRAM.size)
+                U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size)
             )
     return left
 
@@ -50,14 +50,14 @@ def prepare_swap(writer: Writer, shape: ProgramShape, loaded: Object, fresh: Ite
     for name in fresh:
         pin_map(writer, loaded, name, catalog.NEXT)
     with loaded.program(shape.name) as program:
-        record_program(writer, shape, program, layouts.NEXT_PROGRAMS + shape.index)
+        record_program(writer, shape, program, layouts.NEXT_PROGRAMS + shape.number)
         program.pin(writer.pin(catalog.NEXT + shape.pin))
         return program.info.id
 
 
 def swap(writer: Writer, between: Callable[[], None] | None = None) -> None:
     """Set the mark, go forward, clear it. `between` runs after the links were updated (last counters)."""
-    bits = sum(1 << s.index for s in catalog.PROGRAMS if os.path.lexists(writer.pin(catalog.NEXT + s.pin)))
+    bits = sum(1 << s.number for s in catalog.PROGRAMS if os.path.lexists(writer.pin(catalog.NEXT + s.pin)))
     writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_FORWARD, swap_programs=bits))
     go_forward(writer, between)
 
@@ -76,10 +76,10 @@ def go_forward(writer: Writer, between: Callable[[], None] | None = None) -> Non
     programs = writer.map("programs")
     version = writer.meta().version
     for shape in catalog.PROGRAMS:
-        record = writer.program_record(layouts.NEXT_PROGRAMS + shape.index)
+        record = writer.program_record(layouts.NEXT_PROGRAMS + shape.number)
         if record.id:
-            programs.update(U32.pack(shape.index), layouts.PROGRAM.pack(record))
-            programs.update(U32.pack(layouts.NEXT_PROGRAMS + shape.index), bytes(layouts.PROGRAM.size))
+            programs.update(U32.pack(shape.number), layouts.PROGRAM.pack(record))
+            programs.update(U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size))
             version = record.version
     writer.put_meta(
         writer.meta()._replace(
@@ -114,7 +114,8 @@ def _update_link(writer: Writer, shape: ProgramShape) -> None:
                     # EPERM is also what the kernel says when the old program is not the one named.
                     if error.errno == 1 and link.info.program_id != current.info.id:
                         raise Conflict(
-                            f"{writer.pin(shape.link_pin)}: runs program {link.info.program_id}, svcctl loaded {current.info.id}",
+                            f"{writer.pin(shape.link_pin)}: runs program {link.info.program_id},"
+                            f" svcctl loaded {current.info.id}",
                             hint="someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back",
                         ) from error
                     raise

@@ -56,13 +56,14 @@ def unload(place: Place) -> str | None:
         try:
             root = open_locked(place.bpffs, place)
         except PermissionError:
-            raise PermissionProblem(f"unload: {place.bpffs}: permission denied", hint="needs root: try sudo") from None
+            raise PermissionProblem(
+                f"unload: {place.bpffs}: permission denied", hint="needs root: try sudo"
+            ) from None
         try:
             clear_leftovers(place)
-            try:
-                fd = open_locked(path, place)
-            except FileNotFoundError:
+            if not os.path.lexists(path):
                 return None
+            fd = open_locked(path, place)  # only load, unload and gc remove it, and they hold the root's lock
             try:
                 retire_directory(place, path)
             finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link
@@ -51,7 +51,7 @@ class Writer(State):
         """Write `meta` back."""
         self.map("meta").update(ZERO, layouts.META.pack(meta))
 
-    def changing(self, **fields: int) -> Change:
+    def changing(self, **fields: Any) -> Change:
         """Context of all writes of a command; `fields` of meta are set together with the mark."""
         return Change(self, fields)
 
@@ -84,7 +84,7 @@ class Change:
     Nests: only the outermost one marks.
     """
 
-    def __init__(self, writer: Writer, fields: dict[str, int]) -> None:
+    def __init__(self, writer: Writer, fields: dict[str, Any]) -> None:
         self.writer = writer
         self.fields = fields
 
@@ -167,7 +167,9 @@ def lock_state(place: Place, command: str) -> Writer:
             places.check_bpffs(place.bpffs)
             raise places.not_loaded(netns.inode, place.bpffs) from None
         except PermissionError:
-            raise PermissionProblem(f"{path}: permission denied", hint="changes need root: try sudo") from None
+            raise PermissionProblem(
+                f"{path}: permission denied", hint="changes need root: try sudo"
+            ) from None
         except NotADirectoryError:
             raise Incompatible(f"{path}: not a directory") from None
         try:
@@ -218,7 +220,7 @@ def check_programs(writer: Writer) -> None:
     A pin that was replaced by hand would otherwise take writes that no packet ever sees.
     """
     for shape in catalog.PROGRAMS:
-        record = writer.program_record(shape.index)
+        record = writer.program_record(shape.number)
         if not record.id:
             continue
         info = link_info(writer, shape)
@@ -246,7 +248,9 @@ def check_map_ids(state: State, names: tuple[str, ...]) -> None:
 
 def program_map_ids(record: ProgramRecord) -> set[int]:
     """The map ids in a program record."""
-    return {U32.unpack_from(record.map_ids, 4 * i)[0] for i in range(min(record.map_count, layouts.PROGRAM_MAPS))}
+    return {
+        U32.unpack_from(record.map_ids, 4 * i)[0] for i in range(min(record.map_count, layouts.PROGRAM_MAPS))
+    }
 
 
 __all__ = ["NotLoaded", "Writer", "open_writer"]

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @argument("port", PORT, "Port, 0 for all ports.")
 @option("--replace", is_flag=True, help="Take the binding over from another label.")
 @option("--force", is_flag=True, help="Bind even the port of your own SSH connection.")
-def command(env: Env, label: str, protocol: int, prefix: Prefix, port: int, replace: bool, force: bool) -> None:
+def command(
+    env: Env, label: str, protocol: int, prefix: Prefix, port: int, replace: bool, force: bool
+) -> None:
     """Send connections to PREFIX and PORT to the sockets registered under LABEL.
 
     A longer prefix wins over a shorter one, and at equal length a concrete port over port 0. A label without a
@@ -41,16 +43,17 @@ def command(env: Env, label: str, protocol: int, prefix: Prefix, port: int, repl
     from svcctl.state.shadow import guard_ssh, warn_shadowed
 
     binding = Binding(label, protocol, prefix.family, prefix.address, prefix.length, port)
-    with planning(env) as state:
+    with planning(env) as (state, writer):
         plan = plan_bind(state, binding, replace=replace)
         if not plan.is_empty:
             if not force:
                 guard_ssh(binding)
             if is_zero_host(prefix.family, prefix.address, prefix.length):
-                env.warn(f"{prefix} is the zero address itself; every address is {'0.0.0.0/0' if prefix.family == 4 else '::/0'}")
+                every = "0.0.0.0/0" if prefix.family == 4 else "::/0"
+                env.warn(f"{prefix} is the zero address itself; every address is {every}")
             warn_shadowed(state, binding, env.warn)
-        if not env.dry_run:
-            apply_plan(state, plan)
+        if writer is not None:
+            apply_plan(writer, plan)
     action = CREATED if plan.added else CHANGED if plan.replaced else UNCHANGED
     note = f"was {plan.replaced[0][2]}" if plan.replaced else None
     env.emit_changes([Change(action, "binding", format_binding(binding), note)])

@@ -20,10 +20,28 @@ if TYPE_CHECKING:
 )
 @option("--group", metavar="NAME", help="Group whose members may read the state [the caller's].")
 @option("--no-dispatcher", is_flag=True, help="Make the state directory, attach nothing.")
-@option("--max-bindings", type=Count(1, MAX_BINDINGS), metavar="N", help="Room for host and for prefix bindings [1000000].")
-@option("--max-destinations", type=Count(1, MAX_DESTINATIONS), metavar="N", help="Room for labels by family and protocol [1024].")
-@option("--mount-bpffs", is_flag=True, help="Mount a BPF file system even where it will not outlive this mount namespace.")
-@option("--from-tubular", is_flag=True, help="Take bindings and sockets over from a loaded tubular, then remove it.")
+@option(
+    "--max-bindings",
+    type=Count(1, MAX_BINDINGS),
+    metavar="N",
+    help="Room for host and for prefix bindings [1000000].",
+)
+@option(
+    "--max-destinations",
+    type=Count(1, MAX_DESTINATIONS),
+    metavar="N",
+    help="Room for labels by family and protocol [1024].",
+)
+@option(
+    "--mount-bpffs",
+    is_flag=True,
+    help="Mount a BPF file system even where it will not outlive this mount namespace.",
+)
+@option(
+    "--from-tubular",
+    is_flag=True,
+    help="Take bindings and sockets over from a loaded tubular, then remove it.",
+)
 def command(
     env: Env,
     group: str | None,
@@ -42,10 +60,8 @@ def command(
     from svcctl.state.create import LoadOptions, load, planned
 
     options = LoadOptions(group, not no_dispatcher, max_bindings, max_destinations, mount_bpffs, from_tubular)
-    if env.dry_run:
-        done = planned(place(env), options)
-    else:
-        done = load(place(env), options, command_line())
+    where = place(env)
+    done = planned(where, options) if env.dry_run else load(where, options, command_line())
     changes = [Change(CREATED if done.created else UNCHANGED, "state", done.path, words=_WORDS[done.created])]
     if done.created and done.attached:
         changes.append(Change(CREATED, "attachment", "dispatcher", f"network namespace {done.inode}"))

@@ -13,11 +13,20 @@ if TYPE_CHECKING:
 
 @verb(
     "register",
-    examples=("ExecStart=svcctl register web", "systemd-socket-activate -l 127.0.0.1:8080 svcctl register web"),
+    examples=(
+        "ExecStart=svcctl register web",
+        "systemd-socket-activate -l 127.0.0.1:8080 svcctl register web",
+    ),
     exits=(0, 2, 3, 4, 6, 8, 9),
 )
 @argument("label", LABEL, "Label to register the sockets under.")
-@option("--name", "names", multiple=True, metavar="NAME", help="Only sockets with this FileDescriptorName=; may be repeated.")
+@option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only sockets with this FileDescriptorName=; may be repeated.",
+)
 def command(env: Env, label: str, names: tuple[str, ...]) -> None:
     """Register the sockets of a systemd socket unit under LABEL.
 
@@ -35,12 +44,16 @@ def command(env: Env, label: str, names: tuple[str, ...]) -> None:
     chosen = [(fd, name) for fd, name in passed if not names or name in names]
     if not chosen:
         have = ", ".join(sorted({name for _, name in passed}))
-        raise UsageProblem(f"register {label!r}: none of the {len(passed)} sockets has that name; there are: {have}")
+        raise UsageProblem(
+            f"register {label!r}: none of the {len(passed)} sockets has that name; there are: {have}"
+        )
     offers = []
     for fd, name in chosen:
         try:
             offers.append(Offer(fd, describe(fd)))
         except SocketProblem as problem:
-            raise UsageProblem(f"register {label!r}: descriptor {fd} ({name}) is {problem.reason}") from problem
-    with planning(env) as state:
-        register_offers(env, state, label, offers)
+            raise UsageProblem(
+                f"register {label!r}: descriptor {fd} ({name}) is {problem.reason}"
+            ) from problem
+    with planning(env) as (state, writer):
+        register_offers(env, state, writer, label, offers)

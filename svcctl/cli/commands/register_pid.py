@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import ADDRESS, PORT, PROTOCOL, SECONDS, WORD
 
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
 @argument("protocol", PROTOCOL, "tcp or udp.")
 @argument("address", ADDRESS, "Address the process listens on, also by a wildcard.")
 @argument("port", PORT, "Port the process listens on.")
-@option("--wait", type=SECONDS, default=5.0, metavar="SECONDS", help="Wait so long for the socket; 0: do not [5].")
+@option(
+    "--wait", type=SECONDS, default=5.0, metavar="SECONDS", help="Wait so long for the socket; 0: do not [5]."
+)
 @option("--tree", is_flag=True, help="Search the process's children too.")
 def command(
     env: Env, pid: str, label: str, protocol: int, address: Prefix, port: int, wait: float, tree: bool
@@ -57,8 +58,8 @@ def command(
             number, protocol, address.family, address.address, port, netns=netns, tree=tree, wait=wait
         )
     try:
-        with planning(env) as state:
-            register_offers(env, state, label, [Offer(one.fd, one.info) for one in found])
+        with planning(env) as (state, writer):
+            register_offers(env, state, writer, label, [Offer(one.fd, one.info) for one in found])
     finally:
         for one in found:
             os.close(one.fd)
@@ -75,5 +76,3 @@ def _is_pid(text: str) -> bool:
     import os
 
     return (text.isascii() and text.isdigit()) or ("/" in text and os.path.isfile(text))
-
-

@@ -29,8 +29,8 @@ def command(env: Env, label: str, protocol: int, prefix: Prefix, port: int, forc
     from svcctl.state.bindings import apply_plan, plan_unbind
 
     binding = Binding(label, protocol, prefix.family, prefix.address, prefix.length, port)
-    with planning(env) as state:
+    with planning(env) as (state, writer):
         plan = plan_unbind(state, binding, force=force)
-        if not env.dry_run:
-            apply_plan(state, plan)
+        if writer is not None:
+            apply_plan(writer, plan)
     env.emit_changes([Change(DELETED, "binding", format_binding(binding))])

@@ -28,9 +28,9 @@ def command(env: Env, label: str, family: str, protocol: int) -> None:
     from svcctl.state.sockets import plan_unregister, unregister
 
     key = DestinationKey(label, parse_family(family), protocol)
-    with planning(env) as state:
+    with planning(env) as (state, writer):
         found, live = plan_unregister(state, key)
-        if not env.dry_run:
-            unregister(state, found)
+        if writer is not None:
+            unregister(writer, found)
     cookies = " ".join(f"sk:{cookie:x}" for cookie in live.values()) or "no live socket"
     env.emit_changes([Change(DELETED, "socket", f"{key} {cookies}", None, {"cookies": list(live.values())})])

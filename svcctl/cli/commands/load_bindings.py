@@ -1,0 +1,90 @@
+"""`svcctl load-bindings`: makes the bindings those of a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.options import argument, option, verb
+from svcctl.cli.params import FILE, LABEL
+from svcctl.render.changes import CHANGED, CREATED, DELETED, Change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from svcctl.cli.env import Env
+    from svcctl.model.plan import Plan
+
+
+@verb(
+    "load-bindings",
+    examples=("svcctl load-bindings bindings.json", "svcctl export | svcctl load-bindings -"),
+    exits=(0, 2, 3, 4, 6, 8, 9),
+)
+@argument("file", FILE, "File of bindings (svcctl-bindings(5)), - for standard input.")
+@option(
+    "--label",
+    "labels",
+    type=LABEL,
+    multiple=True,
+    metavar="LABEL",
+    help="Decide about this label only; may be repeated.",
+)
+def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
+    """Make the bindings exactly those of FILE: what it lacks is removed, unless --label says otherwise.
+
+    The whole file is read and checked before anything is written. Up to 10,000 changes are made one by one in an
+    order in which no connection meets a wrong label; more are swapped in at one stroke.
+    """
+    import gc
+
+    from svcctl.cli.access import planning
+    from svcctl.cli.input import read_input
+    from svcctl.cli.progress import Progress
+    from svcctl.model.bindings_file import read_bindings
+    from svcctl.model.plan import plan as make_plan
+    from svcctl.state.bindings import apply_plan, limit_labels, read_labels
+    from svcctl.state.bulk import THRESHOLD, replace_all
+
+    progress = Progress(env, "load-bindings")
+    progress.step("reading")
+    want = read_bindings(read_input(file, env), source="" if file == "-" else file)
+    # Millions of small objects that nothing refers to in a circle: the collector would only walk them.
+    gc.disable()
+    try:
+        if labels:
+            want = {key: label for key, label in want.items() if label in labels}
+        with planning(env) as (state, writer):
+            progress.step("comparing")
+            everything = read_labels(state)
+            have, mine = limit_labels(everything, want, labels) if labels else (everything, want)
+            plan = make_plan(have, mine)
+            if writer is not None:
+                if plan.changes > THRESHOLD:
+                    if labels:
+                        want = {key: label for key, label in everything.items() if label not in labels} | want
+                    del everything, have, mine
+                    replace_all(writer, want, progress.count)
+                else:
+                    apply_plan(writer, plan)
+    finally:
+        progress.end()
+        gc.enable()
+    counts = {
+        "added": len(plan.added),
+        "replaced": len(plan.replaced),
+        "removed": len(plan.removed),
+        "unchanged": plan.unchanged,
+    }
+    listed = env.verbosity or env.dry_run
+    env.emit_changes(_changes(plan) if listed else (), counts=counts)
+
+
+def _changes(plan: Plan) -> Iterator[Change]:
+    from svcctl.model.binding import Binding, format_binding
+
+    for key, label in plan.added:
+        yield Change(CREATED, "binding", format_binding(Binding.from_key(key, label)))
+    for key, label, old in plan.replaced:
+        yield Change(CHANGED, "binding", format_binding(Binding.from_key(key, label)), f"was {old}")
+    for key, label in plan.removed:
+        yield Change(DELETED, "binding", format_binding(Binding.from_key(key, label)))

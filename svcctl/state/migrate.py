@@ -1,0 +1,196 @@
+"""Carries the content of pinned maps into maps of another size or an older layout into the present one.
+
+An older layout is read from the map's own BTF, which the kernel keeps: fields are carried over by name, new
+ones start at zero, and what depends on the old meaning is recounted afterwards. Counters that programs go on
+writing are copied before the swap, and what was added meanwhile is added after it.
+"""
+
+from __future__ import annotations
+
+from sys import byteorder
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from svcctl.bpf.btf import Btf
+from svcctl.bpf.errors import BpfError
+from svcctl.bpf.map import Map
+from svcctl.errors import Incompatible
+from svcctl.maps import catalog
+from svcctl.maps.layouts import COPY_REQUEST, SOCKETS_PER_DESTINATION, U32, CopyRequest
+from svcctl.state.programs import load_object
+from svcctl.state.session import pin_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from svcctl.maps.layouts import Layout
+    from svcctl.state.session import State
+
+    Convert = Callable[[bytes], bytes]
+
+COUNTERS = ("dispatch_stats", "drop_stats")
+ETHERNET_HEADER = 14
+
+
+class Field(NamedTuple):
+    """A field of an old layout: offset and size in bytes; whether it is bytes rather than an integer."""
+
+    offset: int
+    size: int
+    is_bytes: bool
+
+
+def open_any(state: State, name: str, prefix: str = "") -> Map:
+    """A pinned map whatever its shape; its type must be right. Raises Incompatible otherwise."""
+    path = state.pin(prefix + name)
+    try:
+        opened = Map.open_pinned(path)
+    except BpfError as error:
+        raise pin_error(error, path) from error
+    if opened.info.type != catalog.MAPS[name].type:
+        found = opened.info.type
+        opened.close()
+        raise Incompatible(f"pinned map {path}: type {found}, expected {catalog.MAPS[name].type}")
+    return opened
+
+
+def has_other_layout(opened: Map, name: str) -> bool:
+    """Whether key or value have another size than this svcctl's."""
+    shape = catalog.MAPS[name]
+    return (opened.info.key_size, opened.info.value_size) != (shape.key_size, shape.value_size)
+
+
+def copy_content(name: str, old: Map, new: Map) -> None:
+    """Copy all entries of a map that is no sockmap, converting layouts; arrays as far as both reach."""
+    convert_key, convert_value = _converters(name, old)
+    keys, values, count = old.read_all()
+    if not count:
+        return
+    key_size, value_size = len(keys) // count, len(values) // count
+    if convert_key is None and convert_value is None and new.info.max_entries >= old.info.max_entries:
+        new.update_many(keys, values, count)
+        return
+    out_keys, out_values, kept = [], [], 0
+    is_array = old.info.type in (catalog.ARRAY, catalog.PERCPU_ARRAY)
+    for number in range(count):
+        key = keys[key_size * number : key_size * (number + 1)]
+        if is_array and U32.unpack(key)[0] >= new.info.max_entries:
+            continue
+        value = values[value_size * number : value_size * (number + 1)]
+        out_keys.append(convert_key(key) if convert_key else key)
+        out_values.append(convert_value(value) if convert_value else value)
+        kept += 1
+    new.update_many(b"".join(out_keys), b"".join(out_values), kept)
+
+
+class CounterCopy:
+    """Counters copied once; `add_since` adds what programs counted on the old map in the meantime."""
+
+    def __init__(self, name: str, old: Map, new: Map) -> None:
+        self.name, self.old, self.new = name, old, new
+        self.copied = old.read_all()
+        copy_content(name, old, new)
+
+    def add_since(self) -> None:
+        """Call when the new program runs. A count that both maps get in this very moment may be lost."""
+        _, convert = _converters(self.name, self.old)
+        keys, values, count = self.old.read_all()
+        size = len(values) // count if count else 0
+        for number in range(count):
+            part = slice(size * number, size * (number + 1))
+            before, after = self.copied[1][part], values[part]
+            key = keys[4 * number : 4 * number + 4]
+            if before == after or U32.unpack(key)[0] >= self.new.info.max_entries:
+                continue
+            if convert:
+                before, after = convert(before), convert(after)
+            have = self.new.lookup(key) or bytes(len(after))
+            self.new.update(key, _add_words(have, after, before))
+
+
+def _add_words(have: bytes, plus: bytes, minus: bytes) -> bytes:
+    words = []
+    for at in range(0, len(have), 8):
+        a, b, c = (int.from_bytes(part[at : at + 8], byteorder) for part in (have, plus, minus))
+        words.append(((a + b - c) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, byteorder))
+    return b"".join(words)
+
+
+def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> int:
+    """Copy slots by a BPF program; returns how many sockets could not be copied.
+
+    User space reads cookies from a sockmap, never sockets. One that closes meanwhile leaves both maps.
+    """
+    failed = 0
+    with (
+        load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded,
+        loaded.program("copy_sockets") as program,
+    ):
+        for request in requests:
+            packet = (bytes(ETHERNET_HEADER) + COPY_REQUEST.pack(request)).ljust(64, b"\0")
+            failed += program.test_run(data=packet).retval
+    return failed
+
+
+def all_slots(destination: int) -> CopyRequest:
+    """The request for all sockets of a destination, to the same place."""
+    first = destination * SOCKETS_PER_DESTINATION
+    return CopyRequest(first, first, SOCKETS_PER_DESTINATION)
+
+
+def _converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:
+    """Functions for key and value of one entry, None where the layout is the present one."""
+    key_layout, value_layout = catalog.LAYOUTS[name]
+    shape = catalog.MAPS[name]
+    info = old.info
+    key = _converter(name, old, key_layout, info.btf_key_type_id) if info.key_size != shape.key_size else None
+    if info.value_size == shape.value_size:
+        return key, None
+    value = _converter(name, old, value_layout, info.btf_value_type_id)
+    if info.type == catalog.PERCPU_ARRAY:
+        return key, _for_each_cpu(value, info.value_size, shape.value_size)
+    return key, value
+
+
+def _for_each_cpu(convert: Convert, old_size: int, new_size: int) -> Convert:
+    """Per-CPU values come back to back, each rounded up to 8 bytes."""
+    old_step, new_step = (old_size + 7) & ~7, (new_size + 7) & ~7
+
+    def all_cpus(data: bytes) -> bytes:
+        return b"".join(
+            convert(data[at : at + old_size]).ljust(new_step, b"\0") for at in range(0, len(data), old_step)
+        )
+
+    return all_cpus
+
+
+def _converter(name: str, old: Map, layout: Layout[Any] | None, type_id: int) -> Convert:
+    """A function from the old bytes to the present layout, by field names."""
+    if layout is None or not old.info.btf_id or not type_id:
+        raise Incompatible(
+            f"pinned map {name!r}: has another layout and no type information to read it by",
+            hint="'svcctl unload' and 'svcctl load' start anew",
+        )
+    struct = Btf.from_kernel_id(old.info.btf_id).struct_by_id(type_id)
+    fields = {
+        field.name: Field(field.offset, field.size, field.size not in (1, 2, 4, 8)) for field in struct.fields
+    }
+    steps = []
+    for field_name, offset, size in layout.fields():
+        source = fields.get(field_name)
+        if source is not None:
+            steps.append((source, offset, size))
+    total = layout.size
+
+    def convert(data: bytes) -> bytes:
+        result = bytearray(total)
+        for source, offset, size in steps:
+            part = data[source.offset : source.offset + source.size]
+            if source.size == size or source.is_bytes or size not in (1, 2, 4, 8):
+                part = part[:size]
+                result[offset : offset + len(part)] = part
+            else:
+                number = int.from_bytes(part, byteorder)
+                result[offset : offset + size] = min(number, (1 << 8 * size) - 1).to_bytes(size, byteorder)
+        return bytes(result)
+
+    return convert

@@ -1,0 +1,28 @@
+"""Every object that is shipped and meant for a kernel passes this kernel's verifier."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import svcctl
+from svcctl.bpf.object import Object
+from tests.lib.world import World
+
+ORDER = "el" if sys.byteorder == "little" else "eb"
+OBJECTS = sorted((Path(svcctl.__file__).parent / "objects").glob(f"*.bpf{ORDER}.o"))
+NEVER_LOADED = {f"abi.bpf{ORDER}.o"}  # only carries type information
+LOADED = [path for path in OBJECTS if path.name not in NEVER_LOADED]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", LOADED, ids=lambda path: path.name)
+def test_object_loads(path: Path, world: World) -> None:
+    with Object.open(str(path)) as built:
+        built.load()
+
+
+def test_there_are_objects() -> None:
+    assert len(OBJECTS) > len(NEVER_LOADED), "make objects"

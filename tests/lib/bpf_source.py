@@ -1,0 +1,39 @@
+"""Small BPF programs for tests, compiled on the spot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HEADER = """
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+char _license[] SEC("license") = "Dual BSD/GPL";
+"""
+
+
+def clang() -> str:
+    """The compiler to use; skips the test where there is none."""
+    for name in (os.environ.get("CLANG"), "clang-19", "clang"):
+        if name and shutil.which(name):
+            return name
+    pytest.skip("needs clang")
+
+
+def compile_bpf(source: str, directory: Path, name: str = "trial", *, big_endian: bool = False) -> str:
+    """Compile C text, after the usual includes, to `name`.bpf.o; the path of that."""
+    text = directory / f"{name}.bpf.c"
+    text.write_text(HEADER + source)
+    result = directory / f"{name}.bpf.o"
+    machine = os.uname().machine
+    target = "bpfeb" if big_endian else "bpfel"
+    command = [clang(), "-g", "-O2", "-target", target, f"-I/usr/include/{machine}-linux-gnu"]
+    done = subprocess.run(
+        [*command, "-c", str(text), "-o", str(result)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return str(result)
