@@ -163,9 +163,7 @@ def is_live(state: State) -> bool | None:
     return _is_up(state, state.netns.inode) if is_attached(state) else False
 
 
-def size_differences(
-    state: State, max_bindings: int | None, max_destinations: int | None
-) -> list[str]:
+def size_differences(state: State, max_bindings: int | None, max_destinations: int | None) -> list[str]:
     """How the maps that exist differ from the sizes asked for (None: not asked), one text each."""
     differs = []
     for name, option, wanted in (

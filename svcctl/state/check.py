@@ -50,7 +50,11 @@ def check(place: Place, command: str, *, repair: bool) -> Report:
 def _temporary(place: Place) -> list[Finding]:
     """temporary: no directory of a `load` that died is under the root."""
     return [
-        Finding("temporary", f"{path} is left over from a load that was interrupted", partial(clear_leftovers, place))
+        Finding(
+            "temporary",
+            f"{path} is left over from a load that was interrupted",
+            partial(clear_leftovers, place),
+        )
         for path in find_leftovers(place)
     ]
 

@@ -45,9 +45,7 @@ def others(netns: Netns, own: int | None) -> list[Foreign] | None:
     ids = attached(netns)
     if ids is None:
         return None
-    return [
-        describe(netns, number, position) for position, number in enumerate(ids, 1) if number != own
-    ]
+    return [describe(netns, number, position) for position, number in enumerate(ids, 1) if number != own]
 
 
 def describe(netns: Netns, program_id: int, position: int = 0) -> Foreign:

@@ -18,7 +18,14 @@ from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, ProgramRecord
 from svcctl.state import place as places
 from svcctl.state.lock import open_locked_timed
-from svcctl.state.session import ZERO, State, dead_directory, need_current_schema, pin_error
+from svcctl.state.session import (
+    ZERO,
+    State,
+    dead_directory,
+    need_current_schema,
+    pin_error,
+    program_map_ids,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -101,6 +108,7 @@ class Change:
             if self.fields:
                 writer.put_meta(writer.meta()._replace(**self.fields))
             return
+        writer.map("writers")  # needed at the end: not to be missed only then
         meta = writer.meta()
         writer.put_meta(
             meta._replace(
@@ -250,25 +258,17 @@ def check_programs(writer: Writer) -> None:
 
 
 def check_map_ids(state: State, names: tuple[str, ...]) -> None:
-    """Refuse a pinned map that is not the one the recorded program reads."""
-    data = state.map("programs").lookup(U32.pack(enums.PROGRAM_DISPATCH))
-    record = layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
-    if not record.id:
+    """Refuse to change what no packet would meet: a pinned map the program does not read, a link that was lost."""
+    state.check_maps(names)
+    shape = catalog.DISPATCH
+    if os.path.lexists(state.pin(shape.link_pin)):
         return
-    known = program_map_ids(record)
-    for name in names:
-        if name in catalog.PROGRAM_READS and state.map(name).info.id not in known:
-            raise Incompatible(
-                f"{state.pin(name)}: map {state.map(name).info.id} is not one the loaded program {record.id} reads",
-                hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
-            )
+    key = layouts.AttachmentKey(enums.ATTACH_NETNS, shape.hook, state.netns.inode)
+    if state.map("attachments").lookup(layouts.ATTACHMENT_KEY.pack(key)) is not None:
+        raise Incompatible(
+            f"{state.pin(shape.link_pin)}: the pin is missing, so the dispatcher is not attached",
+            hint="'svcctl attach netns' attaches it again",
+        )
 
 
-def program_map_ids(record: ProgramRecord) -> set[int]:
-    """The map ids in a program record."""
-    return {
-        U32.unpack_from(record.map_ids, 4 * i)[0] for i in range(min(record.map_count, layouts.PROGRAM_MAPS))
-    }
-
-
-__all__ = ["NotLoaded", "Writer", "open_writer"]
+__all__ = ["NotLoaded", "Writer", "open_writer", "program_map_ids"]

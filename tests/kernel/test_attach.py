@@ -237,5 +237,3 @@ class _DieAt:
     def disarm(self) -> None:
         for patch in self.patches:
             patch.undo()
-
-

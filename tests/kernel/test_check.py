@@ -21,7 +21,7 @@ from svcctl.state import attach, destinations
 from svcctl.state.audit import INVARIANTS
 from svcctl.state.bindings import encode_value
 from svcctl.state.place import Place
-from svcctl.state.writer import Writer, lock_state
+from svcctl.state.writer import lock_state
 from tests.lib.foreign import attached_copy, foreign_program
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import find, put_socket, register, tcp, udp, writer
@@ -443,7 +443,9 @@ def next_id_too_high(setup: Setup) -> None:
 
 def put_destination(raw: bytes, number: int) -> None:
     with writer() as state:
-        state.map("destinations").update(raw, layouts.DESTINATION.pack(layouts.DestinationValue(number, 0, 0, 0)))
+        state.map("destinations").update(
+            raw, layouts.DESTINATION.pack(layouts.DestinationValue(number, 0, 0, 0))
+        )
 
 
 @case("destinations", "has a name that is none")
@@ -685,9 +687,7 @@ def test_broken(setup: Setup, name: str) -> None:
     found = [one for one in done.json["problems"] if one["invariant"] == case.invariant]
     wanted = "mendable" if case.mended else "undecided"
     named = [
-        one
-        for one in found
-        if case.says in one["message"] + one.get("advice", "") and one["state"] == wanted
+        one for one in found if case.says in one["message"] + one.get("advice", "") and one["state"] == wanted
     ]
     assert named, done.out
     if broken is not None:
@@ -704,7 +704,9 @@ def test_broken(setup: Setup, name: str) -> None:
         return
     assert done.code == 0, done.out + done.err
     assert not left
-    assert any(one["invariant"] == case.invariant and one["state"] == "mended" for one in done.json["problems"])
+    assert any(
+        one["invariant"] == case.invariant and one["state"] == "mended" for one in done.json["problems"]
+    )
     assert ok("check").out == "no problems found\n"
     if case.same:
         assert ok("bindings").out == bindings
@@ -729,8 +731,17 @@ def test_every_invariant_has_a_case() -> None:
 
 def test_the_table_names_the_invariants() -> None:
     root = Path(__file__).parents[2]
-    texts = [(root / name).read_text() for name in ("ARCHITECTURE.md", "docs-invariants.md") if (root / name).exists()]
-    rows = [line.split("|")[1].strip(" `") for text in texts for line in text.splitlines() if line.startswith("| `")]
+    texts = [
+        (root / name).read_text()
+        for name in ("ARCHITECTURE.md", "docs-invariants.md")
+        if (root / name).exists()
+    ]
+    rows = [
+        line.split("|")[1].strip(" `")
+        for text in texts
+        for line in text.splitlines()
+        if line.startswith("| `")
+    ]
     assert [row for row in rows if row in INVARIANTS] == list(INVARIANTS)
 
 
@@ -771,7 +782,14 @@ def test_check_waits_for_the_lock_and_says_so(setup: Setup) -> None:
 
 def test_several_at_once(setup: Setup) -> None:
     """Everything that can be mended, in one go."""
-    for name in ("lost_usage", "lost_exact", "meta_mode", "directory_mode", "references_too_many", "ring_position"):
+    for name in (
+        "lost_usage",
+        "lost_exact",
+        "meta_mode",
+        "directory_mode",
+        "references_too_many",
+        "ring_position",
+    ):
         if name != "meta_mode":
             CASES[name].breaks(setup)
     os.chmod(f"{setup.path}/meta", 0o666)
@@ -780,5 +798,3 @@ def test_several_at_once(setup: Setup) -> None:
     assert "mended" in done.out
     assert ok("check").out == "no problems found\n"
     assert len(ok("bindings", "-o", "json").json["bindings"]) == len(BINDINGS)
-
-

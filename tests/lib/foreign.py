@@ -63,7 +63,14 @@ def _pass_program() -> Program:
     # struct bpf_prog_load_opts: attempts, expected_attach_type.
     settings = opts("iI", 0, catalog.SK_LOOKUP)
     load = library.bpf_prog_load
-    load.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    load.argtypes = [
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_char_p,
+    ]
     fd = load(30, b"stranger", b"GPL", ctypes.create_string_buffer(code, len(code)), len(code) // 8, settings)
     if fd < 0:
         raise OSError(-fd, os.strerror(-fd), "bpf_prog_load")

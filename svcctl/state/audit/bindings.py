@@ -86,7 +86,9 @@ def _put_right(writer: Writer, name: str, key: bytes, value: bytes) -> None:
     """
     raw = key[4:] if name == "exact" else key
     bits, protocol, family, port, address = KEY.unpack(key)
-    masked = KEY.pack(bits, protocol, family, port, mask_address(address, min(max(bits - HEADER_BITS, 0), 128)))
+    masked = KEY.pack(
+        bits, protocol, family, port, mask_address(address, min(max(bits - HEADER_BITS, 0), 128))
+    )
     if name == "exact" or key_fault(masked) is not None:
         writer.map(name).delete(raw)
         return
@@ -214,7 +216,9 @@ def _unreadable(writer: Writer, owners: Owners, meant: set[int]) -> Iterator[Fin
         message = f"destination {number} has a name that is none: {raw.rstrip(bytes(1)).hex()[:80]}"
         if number in meant and number not in owners.by_id:
             # Its bindings are named by `bindings`; once they are gone, so is this.
-            yield Finding("destinations", message, None, "decide about its bindings, then 'svcctl check --repair'")
+            yield Finding(
+                "destinations", message, None, "decide about its bindings, then 'svcctl check --repair'"
+            )
         else:
             yield Finding("destinations", message, partial(writer.map("destinations").delete, raw))
 

@@ -30,7 +30,9 @@ def find(writer: Writer) -> Iterator[Finding]:
     """Findings about the directory and its pins."""
     present = set(os.listdir(writer.path))
     wanted = expected(present)
-    yield from _modes(writer, sorted(wanted.keys() & present), wanted)  # first: it opens the way to the others
+    yield from _modes(
+        writer, sorted(wanted.keys() & present), wanted
+    )  # first: it opens the way to the others
     yield from _kinds(writer, present, wanted)
     yield from _orphans(writer, present, wanted)
     if usable(writer) and writer.has_dispatcher():
