@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -411,7 +411,7 @@ def second_dispatcher(setup: Setup) -> None:
 # ids
 
 
-def change(label: str, family: int = 4, protocol: int = 6, **fields: int) -> None:
+def change(label: str, family: int = 4, protocol: int = 6, **fields: Any) -> None:
     with writer() as state:
         destinations.put(state, find(state, label, family, protocol)._replace(**fields))
 

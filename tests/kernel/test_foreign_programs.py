@@ -119,6 +119,8 @@ def test_nothing_of_ours_stays_attached(world: World) -> None:
         assert len(programs()) == 1
         svc("unload", "--yes")
         assert programs() == []
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            with socket.create_connection(listening.getsockname()[:2]):
-                pass
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listening,
+            socket.create_connection(listening.getsockname()[:2]),
+        ):
+            pass

@@ -185,7 +185,7 @@ def loop(watched: selectors.BaseSelector) -> None:
     while True:
         for key, _ in watched.select():
             if key.fileobj is sys.stdin:
-                line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+                line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined,union-attr]
                 if not line:
                     os._exit(0)
                 command(line.decode())

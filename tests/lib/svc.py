@@ -101,7 +101,7 @@ def assert_one_error(ran: Ran, *, codes: Sequence[int]) -> None:
     errors = [line for line in lines if line.startswith("svcctl: error: ")]
     assert len(errors) == 1, ran
     assert len(errors[0]) > len("svcctl: error: "), ran
-    rest = [line for line in lines[lines.index(errors[0]) + 1 :]]
+    rest = lines[lines.index(errors[0]) + 1 :]
     assert len(rest) <= 1, ran
     assert all(line.startswith("hint: ") for line in rest), ran
     assert "Traceback" not in ran.err, ran

@@ -37,12 +37,11 @@ def command(env: Env, max_bindings: int | None, max_destinations: int | None) ->
     """
     from svcctl.cli.access import planning
     from svcctl.state.reattach import attach_dispatcher, plan_attach
-    from svcctl.state.writer import Writer
 
-    with planning(env) as state:
+    with planning(env) as (state, writer):
         plan = plan_attach(state, max_bindings, max_destinations)
-        if not env.dry_run and isinstance(state, Writer):
-            attach_dispatcher(state, plan, max_bindings, max_destinations)
+        if writer is not None:
+            attach_dispatcher(writer, plan, max_bindings, max_destinations)
         inode = state.netns.inode
     action = CREATED if any(plan) else UNCHANGED
     env.emit_changes([Change(action, "attachment", "dispatcher", f"network namespace {inode}")])

@@ -20,13 +20,9 @@ def command(env: Env) -> None:
     from svcctl.cli.access import planning
     from svcctl.state.attach import is_attached
     from svcctl.state.reattach import detach_dispatcher
-    from svcctl.state.writer import Writer
 
-    with planning(env) as state:
-        if env.dry_run or not isinstance(state, Writer):
-            done = is_attached(state)
-        else:
-            done = detach_dispatcher(state)
+    with planning(env) as (state, writer):
+        done = is_attached(state) if writer is None else detach_dispatcher(writer)
         inode = state.netns.inode
     action = DELETED if done else UNCHANGED
     env.emit_changes([Change(action, "attachment", "dispatcher", f"network namespace {inode}")])

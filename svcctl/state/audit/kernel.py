@@ -45,7 +45,7 @@ def _programs(writer: Writer, pinned: ProgramInfo | None) -> Iterator[Finding]:
     shape = catalog.DISPATCH
     record = writer.program_record(shape.number)
     for index in range(layouts.NEXT_PROGRAMS):
-        if index not in (one.index for one in catalog.PROGRAMS) and writer.program_record(index).id:
+        if index not in (one.number for one in catalog.PROGRAMS) and writer.program_record(index).id:
             yield Finding(
                 "programs",
                 f"program {index} is recorded, which this svcctl does not have",
