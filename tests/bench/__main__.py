@@ -21,7 +21,9 @@ PARTS = ("startup", "bulk", "dispatch")
 def main() -> int:
     """Run; the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="|".join(PARTS), help="default: all")
+    parser.add_argument(
+        "parts", nargs="*", choices=[[], *PARTS], metavar="|".join(PARTS), help="default: all"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
     subprocess.run(["mount", "-t", "bpf", "-o", "mode=0711", "bpf", "/sys/fs/bpf"], check=True)
@@ -37,7 +39,9 @@ def main() -> int:
     for part in options.parts or PARTS:
         import_module(f"tests.bench.{part}").measure(report)
     missed = report.missed
-    print(f"\n{time.monotonic() - began:.0f} s; {len(missed)} of {sum(1 for f in report if f.goal is not None)} goals missed")
+    print(
+        f"\n{time.monotonic() - began:.0f} s; {len(missed)} of {sum(1 for f in report if f.goal is not None)} goals missed"
+    )
     for figure in missed:
         print(f"  {figure.name}")
     if options.json:

@@ -26,7 +26,8 @@ PEER = (sys.executable, "-c", "import click")
 def measure(report: Report) -> None:
     """All figures of this part."""
     report.section(
-        "start-up", "whole processes, ms over `python -c 'import click'` of the same venv (least of all rounds)"
+        "start-up",
+        "whole processes, ms over `python -c 'import click'` of the same venv (least of all rounds)",
     )
     with loaded.state() as state:
         state.fill(loaded.hosts(1_000, seed=1))
