@@ -737,7 +737,7 @@ def test_the_table_names_the_invariants() -> None:
         if (root / name).exists()
     ]
     rows = [
-        line.split("|")[1].strip(" `")
+        line.split("`")[1]
         for text in texts
         for line in text.splitlines()
         if line.startswith("| `")
