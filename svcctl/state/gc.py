@@ -81,7 +81,9 @@ def planned(place: Place) -> list[Removed]:
         rows = [Removed("leftover", path, INTERRUPTED) for path in find_leftovers(place)]
         rows += [Removed("state", path, DEAD) for path in dead_directories(place)]
     except PermissionError:
-        raise PermissionProblem(f"gc: {place.bpffs}: permission denied", hint="needs root: try sudo") from None
+        raise PermissionProblem(
+            f"gc: {place.bpffs}: permission denied", hint="needs root: try sudo"
+        ) from None
     try:
         with open_reader(place) as reader:
             rows += _own_rows(_swap_pins(reader), unused_destinations(reader))

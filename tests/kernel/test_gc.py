@@ -29,7 +29,12 @@ def dead_state(world: World) -> str:
     before = set(os.listdir(world.bpffs))
     load = f"ip link set lo up; {sys.executable} -m svcctl load --max-bindings 10"
     done = subprocess.run(
-        ["unshare", "-n", "sh", "-c", load], capture_output=True, text=True, env=process_env(), timeout=60, check=False
+        ["unshare", "-n", "sh", "-c", load],
+        capture_output=True,
+        text=True,
+        env=process_env(),
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     (name,) = set(os.listdir(world.bpffs)) - before
@@ -159,7 +164,9 @@ def test_a_swap_under_way_is_finished_not_dropped(loaded: World) -> None:
     with writer() as state:
         meta = state.meta()
         state.put_meta(
-            meta._replace(generation=meta.generation | 1, swap_phase=enums.SWAP_FORWARD, mark_command=b"upgrade")
+            meta._replace(
+                generation=meta.generation | 1, swap_phase=enums.SWAP_FORWARD, mark_command=b"upgrade"
+            )
         )
         os.link(f"{loaded.state_dir}/exact", f"{loaded.state_dir}/next_exact")
     done = ok("gc")

@@ -44,16 +44,22 @@ def _capabilities(probe: Probe) -> Line:
         return Line("capabilities", OK, ", ".join(NEEDED | USEFUL))
     text = "; ".join(f"{name} is missing, to {what}" for name, what in missing.items())
     if not probe.is_root():
-        return Line("capabilities", WARN, text, "listings need only the state's group; changes need root: try sudo")
+        return Line(
+            "capabilities", WARN, text, "listings need only the state's group; changes need root: try sudo"
+        )
     status = FAIL if missing.keys() & NEEDED.keys() else WARN
-    return Line("capabilities", status, text, "root without capabilities: a container or a unit that drops them?")
+    return Line(
+        "capabilities", status, text, "root without capabilities: a container or a unit that drops them?"
+    )
 
 
 def _bpffs(probe: Probe) -> Line:
     path = probe.place.bpffs
     root = probe.root()
     if root is None:
-        return Line("bpffs", FAIL, f"{path}: no such directory", "--bpffs names where a BPF file system is mounted")
+        return Line(
+            "bpffs", FAIL, f"{path}: no such directory", "--bpffs names where a BPF file system is mounted"
+        )
     if not root.is_bpffs:
         return Line("bpffs", FAIL, f"{path}: no BPF file system", "'svcctl load' mounts one")
     return Line("bpffs", OK, f"mounted on {path}")
@@ -68,7 +74,10 @@ def _bpffs_mode(probe: Probe) -> Line:
         return Line(name, FAIL, f"{text}: who owns it can replace what is in it", f"chown root {path}")
     if root.mode & 0o022:
         return Line(
-            name, WARN, f"{text}: others can pin there, and make svcctl's directory first", f"chmod go-w {path}"
+            name,
+            WARN,
+            f"{text}: others can pin there, and make svcctl's directory first",
+            f"chmod go-w {path}",
         )
     return Line(name, OK, text)
 
@@ -111,7 +120,9 @@ def _layouts() -> Line:
             "; ".join(differences),
             "objects and program are of different versions: 'make build', or install the package anew",
         )
-    return Line("layouts", OK, f"{len(layouts.ALL)} structs and {len(enums.ALL)} enums are those of the objects")
+    return Line(
+        "layouts", OK, f"{len(layouts.ALL)} structs and {len(enums.ALL)} enums are those of the objects"
+    )
 
 
 def layout_differences(paths: list[str]) -> list[str]:

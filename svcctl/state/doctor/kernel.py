@@ -67,7 +67,9 @@ def _feature(probe: Probe, name: str) -> Line:
     if there:
         return Line(name, OK, "the kernel has them")
     if name in NEEDED_FEATURES:
-        return Line(name, FAIL, "the kernel has none", f"needs Linux {since} with CONFIG_BPF_SYSCALL and CONFIG_INET")
+        return Line(
+            name, FAIL, "the kernel has none", f"needs Linux {since} with CONFIG_BPF_SYSCALL and CONFIG_INET"
+        )
     return Line(name, WARN, "the kernel has none: entries are written one by one", f"came with Linux {since}")
 
 
@@ -93,7 +95,9 @@ def _unprivileged(probe: Probe) -> Line:
     if value is None:
         return Line(name, WARN, "not looked at: not readable, or not there")
     if value == "0":
-        return Line(name, WARN, "0: any user may load programs", "sysctl -w kernel.unprivileged_bpf_disabled=2")
+        return Line(
+            name, WARN, "0: any user may load programs", "sysctl -w kernel.unprivileged_bpf_disabled=2"
+        )
     return Line(name, OK, value)
 
 

@@ -60,7 +60,9 @@ def _guarded(name: str, look: Callable[[Probe, Reader], Line], probe: Probe, rea
     except PermissionProblem as error:
         return unseen(name, error.message)
     except (SvcctlError, BpfError, OSError) as error:
-        return Line(name, FAIL, str(error), getattr(error, "hint", None) or "'svcctl check' lists what is broken")
+        return Line(
+            name, FAIL, str(error), getattr(error, "hint", None) or "'svcctl check' lists what is broken"
+        )
 
 
 def _foreign(probe: Probe) -> Line:
@@ -105,7 +107,12 @@ def _leftovers(probe: Probe) -> Line:
     except OSError as error:
         return Line(name, WARN, f"not looked at: {probe.place.bpffs}: {error.strerror}")
     if found:
-        return Line(name, WARN, f"of killed commands or dead namespaces: {', '.join(found)}", "'svcctl gc' removes them")
+        return Line(
+            name,
+            WARN,
+            f"of killed commands or dead namespaces: {', '.join(found)}",
+            "'svcctl gc' removes them",
+        )
     return Line(name, OK, "none")
 
 
@@ -115,7 +122,9 @@ def _state(probe: Probe, reader: Reader) -> Line:
     if reader.has_dispatcher():
         missing += [name for name in catalog.DISPATCH_MAPS if not reader.has_map(name)]
     if missing:
-        return Line("state", FAIL, f"pins are missing: {', '.join(missing)}", "'svcctl check --repair' mends it")
+        return Line(
+            "state", FAIL, f"pins are missing: {', '.join(missing)}", "'svcctl check --repair' mends it"
+        )
     for name in catalog.MAPS:
         if reader.has_map(name):
             reader.map(name)
@@ -129,7 +138,9 @@ def _mark(probe: Probe, reader: Reader) -> Line:
     who = f"{layouts.text(meta.mark_command)!r} (pid {meta.mark_pid}, uid {meta.mark_uid})"
     if os.path.exists(f"/proc/{meta.mark_pid}"):
         return Line("interrupted", OK, f"no: {who} is at work")
-    return Line("interrupted", WARN, f"{who} did not finish", "the next change, or 'svcctl check --repair', mends it")
+    return Line(
+        "interrupted", WARN, f"{who} did not finish", "the next change, or 'svcctl check --repair', mends it"
+    )
 
 
 def _record(reader: Reader) -> layouts.ProgramRecord:
@@ -147,7 +158,9 @@ def _program(probe: Probe, reader: Reader) -> Line:
     except (SvcctlError, OSError) as error:
         return Line("program", WARN, f"{text}, not compared: {error}")
     if not same:
-        return Line("program", WARN, f"{text} is not the one this svcctl has", "'svcctl upgrade' swaps it in place")
+        return Line(
+            "program", WARN, f"{text} is not the one this svcctl has", "'svcctl upgrade' swaps it in place"
+        )
     return Line("program", OK, text)
 
 
@@ -158,7 +171,9 @@ def _attachment(probe: Probe, reader: Reader) -> Line:
     if up is None:
         return unseen("attachment", "recorded as attached; links are for root")
     if not up:
-        return Line("attachment", FAIL, "recorded as attached, but it is not", "'svcctl check --repair' attaches it")
+        return Line(
+            "attachment", FAIL, "recorded as attached, but it is not", "'svcctl check --repair' attaches it"
+        )
     return Line("attachment", OK, f"the dispatcher steers network namespace {reader.netns.inode}")
 
 
@@ -177,7 +192,10 @@ def _group(probe: Probe, reader: Reader) -> Line:
         )
     if root is not None and not root.mode & 0o001:
         return Line(
-            name, WARN, f"{path} has mode {root.mode:04o}: group {group} cannot get through", f"chmod o+x {path}"
+            name,
+            WARN,
+            f"{path} has mode {root.mode:04o}: group {group} cannot get through",
+            f"chmod o+x {path}",
         )
     if probe.kernel_release() < GROUP_READS and probe.sysctl("kernel.unprivileged_bpf_disabled") != "0":
         return Line(
