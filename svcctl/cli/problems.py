@@ -37,8 +37,10 @@ _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN")
 _CAPABILITY_BITS = (1 << 39) | (1 << 12)  # CAP_BPF, CAP_NET_ADMIN
 
 
-def report(error: BaseException, args: Sequence[str] = (), env: Env | None = None) -> int:
-    """Tell the user about an exception and return the exit code."""
+def report(
+    error: BaseException, args: Sequence[str] = (), env: Env | None = None, line: int | None = None
+) -> int:
+    """Tell the user about an exception and return the exit code. `line` is that of a batch."""
     click_exit = _click("Exit")
     if click_exit is not None and isinstance(error, click_exit):  # --help, --version
         try:
@@ -57,7 +59,7 @@ def report(error: BaseException, args: Sequence[str] = (), env: Env | None = Non
         except StreamProblem:
             abandon(sys.stdout)
     problem = describe(error)
-    _tell(problem, args, env)
+    _tell(problem, args, env, line)
     return problem.exit_code
 
 
@@ -85,12 +87,14 @@ def describe(error: BaseException) -> Problem:
     return _bug(error)
 
 
-def _tell(problem: Problem, args: Sequence[str], env: Env | None) -> None:
+def _tell(problem: Problem, args: Sequence[str], env: Env | None, line: int | None) -> None:
     loud = (env is not None and env.verbosity >= 2) or bool(os.environ.get("SVCCTL_DEBUG"))
     if wants_json(args, env):
         from svcctl.render.json import one_line
 
         record: dict[str, Any] = {"code": problem.code, "message": problem.message}
+        if line is not None:
+            record["line"] = line
         if problem.hint:
             record["hint"] = problem.hint
         record["exit_code"] = problem.exit_code
@@ -102,7 +106,8 @@ def _tell(problem: Problem, args: Sequence[str], env: Env | None) -> None:
 
     if problem.log and loud:
         write_stderr(problem.log.rstrip("\n"))
-    write_stderr(f"svcctl: error: {escape(problem.message)}")
+    where = f"line {line}: " if line is not None else ""
+    write_stderr(f"svcctl: error: {where}{escape(problem.message)}")
     if problem.hint:
         write_stderr(f"hint: {escape(problem.hint)}")
 
