@@ -38,8 +38,7 @@ def host(world: World, tmp_path: Path) -> World:
 
 
 def run(unit: str, setting: str) -> None:
-    (line,) = [line for name, line in units.commands(unit) if name == setting]
-    done = units.run(line)
+    done = units.run(unit, setting)
     assert done.returncode == 0, done.stderr
 
 
@@ -80,8 +79,30 @@ def test_a_bad_file_fails_the_restore(host: World) -> None:
         pytest.skip("load-bindings is not written yet")
     run("svcctl-load.service", "ExecStart")
     Path("/var/lib/svcctl/state.json").write_text('{"bindings": [{"label": ""}]}')
-    (line,) = [line for name, line in units.commands("svcctl-restore.service") if name == "ExecStart"]
-    assert units.run(line).returncode == 2
+    assert units.run("svcctl-restore.service", "ExecStart").returncode == 2
+
+
+def test_many_bindings_are_restored(host: World) -> None:
+    """So many that maps and program are swapped, which takes more capabilities than writing entries."""
+    run("svcctl-load.service", "ExecStart")
+    rows = [
+        {"label": "many", "protocol": "tcp", "prefix": f"10.{n >> 8}.{n & 255}.0/24", "port": 80}
+        for n in range(12_000)
+    ]
+    Path("/var/lib/svcctl/state.json").write_text(json.dumps({"schema": 1, "bindings": rows}))
+    run("svcctl-restore.service", "ExecStart")
+    assert len(bindings()) == 12_000
+    assert os.stat(f"{host.state_dir}/bindings").st_gid == stranger.GROUP
+
+
+def test_gc(host: World) -> None:
+    if not is_written("svcctl.cli.commands.gc"):
+        pytest.skip("gc is not written yet")
+    run("svcctl-gc.service", "ExecStart")
+    run("svcctl-load.service", "ExecStart")
+    os.mkdir(f"{host.bpffs}/svcctl_tmp_1_1")
+    run("svcctl-gc.service", "ExecStart")
+    assert not os.path.exists(f"{host.bpffs}/svcctl_tmp_1_1")
 
 
 def sandbox() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.lib.cli import ROOT
@@ -30,14 +33,40 @@ def commands(unit: str) -> list[tuple[str, str]]:
     ]
 
 
-def run(command: str, *, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    """Run an Exec line as systemd would, with the svcctl of this checkout."""
-    words = shlex.split(command.lstrip("+-"))
-    here = [python, "-m", "svcctl"]
-    words = [word.replace(INSTALLED, shlex.join(here)) if "/bin/sh" in words[0] else word for word in words]
+def run(unit: str, setting: str) -> subprocess.CompletedProcess[str]:
+    """Run the only such Exec line with the svcctl of this checkout and the capabilities that the unit leaves.
+
+    Fails for a socket of a family that RestrictAddressFamilies= forbids, if strace is there to see it.
+    """
+    (line,) = [line for name, line in commands(unit) if name == setting]
+    here = [sys.executable, "-m", "svcctl"]
+    words = shlex.split(line)
     if words[0] == INSTALLED:
         words[:1] = here
-    return subprocess.run(words, text=True, capture_output=True, check=False, cwd=ROOT)
+    else:
+        words = [word.replace(INSTALLED, shlex.join(here)) for word in words]
+    (capabilities,) = settings(unit, "CapabilityBoundingSet")
+    kept = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities.split())
+    words = ["setpriv", f"--bounding-set=-all,{kept}", "--no-new-privs", *words]
+    with tempfile.NamedTemporaryFile(prefix="svcctl-test-", mode="r") as trace:
+        if shutil.which("strace"):
+            words = [
+                "strace",
+                "-f",
+                "-qq",
+                "-e",
+                "trace=socket",
+                "-e",
+                "signal=none",
+                "-o",
+                trace.name,
+                *words,
+            ]
+        done = subprocess.run(words, text=True, capture_output=True, check=False, cwd=ROOT)
+        made = set(re.findall(r"socket\((AF_\w+)", trace.read()))
+    (families,) = settings(unit, "RestrictAddressFamilies")
+    assert made <= set(families.split()), f"{unit}: {setting}: sockets of {made}"
+    return done
 
 
 def allowed_calls(unit: str) -> set[str]:
