@@ -1,0 +1,85 @@
+"""Fault injection with strace: which system calls a command makes after taking the lock, and a kill at each.
+
+strace's `inject=NAME:signal=KILL:when=N` kills on entry to the N-th call of that name; the call itself is not
+carried out. N counts each name by itself. Never with `--seccomp-bpf`: strace then injects nothing, silently.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from typing import NamedTuple
+
+from tests.lib.forge import Done, Forge
+
+_CALL = re.compile(r"^([a-z_][a-z_0-9]*)\(")
+
+UNSTEADY = frozenset(
+    "brk mmap munmap mprotect mremap madvise futex getrandom rt_sigaction rt_sigprocmask restart_syscall".split()
+)
+"""Calls of the interpreter's own house-keeping, whose number differs from run to run by one or two. They are
+killed at like all others; only the number of kills that must be reached leaves them out."""
+
+
+class Point(NamedTuple):
+    """The `number`-th call (from 1) of `name` in the process."""
+
+    name: str
+    number: int
+
+
+class Trace(NamedTuple):
+    """A plain run: how often each name was called before the lock, and the calls from the lock to the exit."""
+
+    before: dict[str, int]
+    points: list[Point]
+
+
+def trace(forge: Forge, *args: str) -> Trace:
+    """Run a command to its end under strace and list its calls. It must end with 0."""
+    with tempfile.NamedTemporaryFile(prefix="svcctl-trace-") as file:
+        done = forge.run(*args, strace=("-o", file.name))
+        assert done.code == 0, f"svcctl {' '.join(args)}: {done.all}{done.strace}"
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    before: dict[str, int] = {}
+    points: list[Point] = []
+    seen: dict[str, int] = {}
+    for line in lines:
+        match = _CALL.match(line)
+        if not match:
+            continue
+        name = match[1]
+        seen[name] = seen.get(name, 0) + 1
+        if points or name == "flock":
+            points.append(Point(name, seen[name]))
+        else:
+            before[name] = seen[name]
+    assert points, f"svcctl {' '.join(args)} takes no lock"
+    assert points[-1].name == "exit_group", points[-1]
+    return Trace(before, points)
+
+
+def kill_at(forge: Forge, point: Point, *args: str) -> Done:
+    """Run a command and kill it on entry to `point`. `code` is -9 if it came that far."""
+    return inject(forge, f"{point.name}:signal=KILL:when={point.number}", *args)
+
+
+def fail_at(forge: Forge, point: Point, error: str, *args: str) -> Done:
+    """Run a command in which one call is not carried out and gives `error` instead."""
+    return inject(forge, f"{point.name}:error={error}:when={point.number}", *args)
+
+
+def inject(forge: Forge, what: str, *args: str) -> Done:
+    """Run a command with an injection."""
+    name = what.partition(":")[0]
+    done = forge.run(*args, strace=("-e", f"trace={name}", "-e", f"inject={what}", "-o", "/dev/null"))
+    assert "attached" in done.strace, done.strace
+    return done
+
+
+def chosen(points: list[Point]) -> list[Point]:
+    """A seventh of the points, another one each day; SVCCTL_CRASH_SLICE=0..6 says which."""
+    turn = int(os.environ.get("SVCCTL_CRASH_SLICE") or time.time() // 86400) % 7
+    return points[turn::7]
