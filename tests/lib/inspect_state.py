@@ -63,3 +63,9 @@ def problems() -> list[str]:
     """What the audit finds, as texts."""
     with lock_state(Place("/proc/thread-self/ns/net"), "test") as writer:
         return [f"{one.invariant}: {one.message}" for one in audit(writer)]
+
+
+def max_entries(name: str) -> int:
+    """Size of a pinned map."""
+    with lock_state(Place("/proc/thread-self/ns/net"), "test") as writer:
+        return writer.map(name).info.max_entries

@@ -10,6 +10,7 @@ import json
 import os
 
 from tests.lib.forge import Forge
+from tests.lib.inspect_state import max_entries
 from tests.lib.traffic import Traffic
 
 PLAIN = 7000  # an ordinary listener on every address: who gets what nobody bound
@@ -57,6 +58,7 @@ class Scenario:
     name = ""
     default = False  # all points in every run, not only a seventh
     whole = False
+    free = False  # running it again needs no undoing
     loaded = (True, True)
     setup = ""  # Python run before the command, in its process
     again = (0,)  # exit codes of the same command run once more
@@ -288,6 +290,7 @@ class Upgrade(Scenario):
 
     name = "upgrade"
     default = True
+    free = True
     questions = (
         ("127.1.0.1", PLAIN, "tcp"),
         ("127.1.1.1", PLAIN, "tcp"),
@@ -314,24 +317,18 @@ class Upgrade(Scenario):
 
 
 class UpgradeResize(Upgrade):
-    """Larger by one with every run, so that there is nothing to undo."""
+    """Larger by one than it is, so that there is nothing to undo."""
 
     name = "upgrade-resize"
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage)
-        self.size = 1024
-
     def command(self) -> tuple[str, ...]:
-        return ("upgrade", "--max-destinations", str(self.size + 1))
-
-    def undo(self) -> None:
-        self.size += 1
+        return ("upgrade", "--max-destinations", str(max_entries("destinations") + 1))
 
 
 class Unload(Upgrade):
     name = "unload"
     default = False
+    free = False
     loaded = (True, False)
     new = ["plain", "plain", "plain6", None, "plain", "plain"]
 
