@@ -179,6 +179,7 @@ def lock_state(place: Place, command: str) -> Writer:
                 f"{path}: permission denied", hint="changes need root: try sudo"
             ) from None
         except NotADirectoryError:
+            places.check_bpffs(place.bpffs)
             raise Incompatible(f"{path}: not a directory") from None
         try:
             places.check_owner(path, os.fstat(fd))
