@@ -87,7 +87,9 @@ struct svc_meta {
 	__u64 created_ns;
 	char created_by[32]; /* svcctl version */
 	char version[32]; /* of the last load or upgrade */
-	__u8 reserved[816];
+	__u64 lock_waits; /* changes that had to wait for the lock */
+	__u64 lock_wait_ns; /* how long, in all */
+	__u8 reserved[800];
 };
 _Static_assert(sizeof(struct svc_meta) == 1024, "svc_meta");
 

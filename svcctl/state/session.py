@@ -134,8 +134,8 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
         status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         raise places.missing_pin(path) from None
-    except PermissionError as error:
-        raise pin_error(error, path) from None
+    except PermissionError:
+        raise no_access(path) from None
     if not stat.S_ISREG(status.st_mode):  # the kernel would only say "permission denied"
         raise Incompatible(f"open {path}: not a pinned object", hint="'svcctl check' lists what is broken")
     places.check_owner(path, status)
@@ -162,8 +162,16 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
     return opened
 
 
-def pin_error(error: OSError, path: str) -> SvcctlError:
-    """What a failed BPF_OBJ_GET, or look at the pin's mode, means to the user."""
+def no_access(path: str) -> PermissionProblem:
+    """The error for who may not even look into the state directory."""
+    return PermissionProblem(
+        f"{path}: permission denied",
+        hint="needs root, or the group of 'svcctl load --group' and a searchable bpffs (mode 0711)",
+    )
+
+
+def pin_error(error: BpfError, path: str) -> SvcctlError:
+    """What a failed BPF_OBJ_GET means to the user."""
     if error.errno == errno.ENOENT:
         return places.missing_pin(path)
     if error.errno in (errno.EPERM, errno.EACCES):
@@ -249,10 +257,7 @@ def _open_directory(path: str, inode: int, place: Place) -> int:
         places.check_bpffs(place.bpffs)
         raise places.not_loaded(inode, place.bpffs) from None
     except PermissionError:
-        raise PermissionProblem(
-            f"{path}: permission denied",
-            hint="needs root, or membership in the group of 'svcctl load --group' and a searchable bpffs (mode 0711)",
-        ) from None
+        raise no_access(path) from None
     except NotADirectoryError:
         places.check_bpffs(place.bpffs)
         raise Incompatible(f"{path}: not a directory") from None

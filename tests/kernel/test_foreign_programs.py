@@ -19,8 +19,8 @@ from svcctl.bpf.program import Program
 from svcctl.host import process
 from svcctl.host.netns import Netns
 from svcctl.maps.catalog import SK_LOOKUP
-from tests.lib.sk_lookup_programs import attached, foreign, put
 from tests.lib.servers import REFUSED, Server, ask
+from tests.lib.sk_lookup_programs import attached, foreign, put
 from tests.lib.svc import svc
 from tests.lib.world import World
 
@@ -119,6 +119,8 @@ def test_nothing_of_ours_stays_attached(world: World) -> None:
         assert len(programs()) == 1
         svc("unload", "--yes")
         assert programs() == []
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            with socket.create_connection(listening.getsockname()[:2]):
-                pass
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listening,
+            socket.create_connection(listening.getsockname()[:2]),
+        ):
+            pass

@@ -210,6 +210,7 @@ def test_commands_without_a_dispatcher(world: World, server: Server) -> None:
     svc("load", "--no-dispatcher")
     left = names(world)
     opened = server.open("it")
+    words: tuple[object, ...]
     for words in (*CHANGES, ("register-pid", server.pid, "web", "tcp", "127.0.0.1", opened.port)):
         ran = svc(*words, code=3)
         assert_one_error(ran, codes=(3,))

@@ -171,9 +171,7 @@ def test_random_sets_against_the_plain_rule(loaded: World, server: Server) -> No
 
     with Program.open_pinned(f"{loaded.state_dir}/prog_dispatch") as program:
 
-        @settings(
-            max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-        )
+        @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(binding_sets(), st.integers(1, 1 << 64))
         def run(bindings: list[Binding], salt: int) -> None:
             nonlocal count, winners
@@ -262,7 +260,9 @@ def test_real_connections_follow_the_listing(loaded: World, server: Server, fami
         opened = server.open(label, "tcp", family=family, address=loopback)
         svc("register-pid", server.pid, label, "tcp", loopback, opened.port)
         svc("bind", label, "tcp", prefix, port)
-    assert [row["label"] for row in svc("bindings", "-o", "json").json["bindings"]] == [b[0] for b in bindings]
+    assert [row["label"] for row in svc("bindings", "-o", "json").json["bindings"]] == [
+        b[0] for b in bindings
+    ]
     assert FAMILY_NAMES[family] in svc("destinations").out
     assert ask("tcp", one, 80) == "host-port"
     assert ask("tcp", one, 81) == "host-any"

@@ -16,7 +16,7 @@ import pytest
 from tests.lib.activation import register_fds, register_sockets
 from tests.lib.pins import dump
 from tests.lib.servers import SLOWNESS
-from tests.lib.svc import ROOT, Ran, assert_one_error, installed, process_env, svc
+from tests.lib.svc import ROOT, assert_one_error, installed, process_env, svc
 from tests.lib.world import World
 
 INET, INET6 = socket.AF_INET, socket.AF_INET6
@@ -85,7 +85,10 @@ def test_one_socket_of_each_kind_at_once(loaded: World, keep: ExitStack) -> None
 @pytest.mark.parametrize("kind", [STREAM, DGRAM])
 def test_reuseport_group(loaded: World, keep: ExitStack, kind: int) -> None:
     first = listener(keep, kind=kind, reuseport=True)
-    made = [first, *(listener(keep, kind=kind, reuseport=True, port=first.getsockname()[1]) for _ in range(3))]
+    made = [
+        first,
+        *(listener(keep, kind=kind, reuseport=True, port=first.getsockname()[1]) for _ in range(3)),
+    ]
     register_sockets(made, "web")
     assert set().union(*registered().values()) == set(map(cookie, made))
 

@@ -15,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+from typing import Any
 
 PROTOCOLS = {
     "tcp": (socket.SOCK_STREAM, 0),
@@ -167,9 +168,8 @@ def answer(name: str) -> None:
         taken, _ = kept.accept()
     except OSError:
         return
-    with taken:
-        with contextlib.suppress(OSError):
-            taken.sendall(name.encode())
+    with taken, contextlib.suppress(OSError):
+        taken.sendall(name.encode())
 
 
 def command(line: str) -> None:
@@ -183,10 +183,12 @@ def command(line: str) -> None:
 
 
 def loop(watched: selectors.BaseSelector) -> None:
+    stdin: Any = sys.stdin
+    raw = stdin.buffer.raw  # nothing may wait in a buffer behind select
     while True:
         for key, _ in watched.select():
             if key.fileobj is sys.stdin:
-                line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+                line = raw.readline()
                 if not line:
                     os._exit(0)
                 command(line.decode())

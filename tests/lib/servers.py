@@ -1,8 +1,8 @@
 """Server processes that tests control, and clients that say whom they met.
 
-    with Server() as server:
-        port = server.open("blue", "tcp", address="127.0.0.1").port
-        assert ask("tcp", "127.0.0.1", port) == "blue"
+with Server() as server:
+    port = server.open("blue", "tcp", address="127.0.0.1").port
+    assert ask("tcp", "127.0.0.1", port) == "blue"
 """
 
 from __future__ import annotations

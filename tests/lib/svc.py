@@ -39,7 +39,10 @@ def installed() -> list[str]:
 def svc(*words: object, code: int | None = 0) -> Ran:
     """Run `svcctl WORD...` in this process. `code` is what it must end with; None: whatever it will."""
     args = [str(word) for word in words]
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), "utf-8"),
+        io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace"),
+    )
     with (
         mock.patch.object(sys, "argv", ["svcctl", *args]),
         mock.patch.object(sys, "stdout", out),
@@ -98,7 +101,7 @@ def assert_one_error(ran: Ran, *, codes: Sequence[int]) -> None:
     errors = [line for line in lines if line.startswith("svcctl: error: ")]
     assert len(errors) == 1, ran
     assert len(errors[0]) > len("svcctl: error: "), ran
-    rest = [line for line in lines[lines.index(errors[0]) + 1 :]]
+    rest = lines[lines.index(errors[0]) + 1 :]
     assert len(rest) <= 1, ran
     assert all(line.startswith("hint: ") for line in rest), ran
     assert "Traceback" not in ran.err, ran
