@@ -23,7 +23,7 @@ class Instruction(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A function of the object in an executable section (`hook`: the section's name)."""
+    """A program, with the functions of the object that it may call; `hook` is its section's name."""
 
     name: str
     hook: str
@@ -57,7 +57,19 @@ class _Symbol(NamedTuple):
 
 
 def programs(path: str | Path) -> dict[str, Program]:
-    """Every program of an object, by name."""
+    """Every program of an object, by name. Functions that programs call are in a section of their own, .text."""
+    found = _functions(path)
+    shared = [one for function in found.values() if function.hook == ".text" for one in function.instructions]
+    return {
+        name: function._replace(instructions=(*function.instructions, *shared))
+        if any(one.code == _CALL and one.source == 1 for one in function.instructions)
+        else function
+        for name, function in found.items()
+        if function.hook != ".text"
+    }
+
+
+def _functions(path: str | Path) -> dict[str, Program]:
     data = Path(path).read_bytes()
     assert data[:5] == b"\x7fELF\x02", path
     order = "<" if data[5] == 1 else ">"
