@@ -33,6 +33,7 @@ else:
 
     Problem = namedtuple("Problem", "code message hint exit_code log", defaults=(None,))
 
+_LONGEST = 300
 _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN")
 _CAPABILITY_BITS = (1 << 39) | (1 << 12)  # CAP_BPF, CAP_NET_ADMIN
 
@@ -157,7 +158,15 @@ def _usage(error: click.ClickException) -> Problem:
         elif text.startswith("missing command"):
             hint = f"'{ctx.command_path} --help' lists the commands" if ctx is not None else None
     message = f"{where}: {text}" if where else text
-    return Problem("usage", message, hint, Exit.USAGE)
+    return Problem("usage", _shortened(message), hint, Exit.USAGE)
+
+
+def _shortened(message: str) -> str:
+    """A message that repeats what was typed, however much that was, as one line to read."""
+    from svcctl.render.text import escape
+
+    message = escape(message)
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
 
 
 def _name(param: click.Parameter) -> str:

@@ -101,7 +101,7 @@ def _group_id(name: str | None) -> int:
 
     try:
         return grp.getgrnam(name).gr_gid
-    except KeyError:
+    except (KeyError, ValueError):  # ValueError: of a NUL byte
         if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
             return int(name)
         raise UsageProblem(

@@ -207,6 +207,7 @@ def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
                 f"{path}: permission denied", hint="changes need root: try sudo"
             ) from None
         except NotADirectoryError:
+            places.check_bpffs(place.bpffs)
             raise Incompatible(f"{path}: not a directory") from None
         try:
             if not any_mode:
