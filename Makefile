@@ -34,8 +34,10 @@ test: need-test build $(DEV) ## all tests but other kernels and measurements; T=
 ifeq ($(SUDO),)
 	$(PY) -m pytest $(PYTEST_ARGS) $(T)
 else
-	$(PY) -m pytest $(PYTEST_ARGS) -m "not kernel and not crash" $(T)
-	$(SUDO) scripts/as-root-test $(PYTEST_ARGS) -m "kernel or crash" $(T)
+	@code=0; \
+	$(PY) -m pytest $(PYTEST_ARGS) -m "not kernel and not crash" $(T) || code=$$?; \
+	$(SUDO) scripts/as-root-test $(PYTEST_ARGS) -m "kernel or crash" $(T) || code=$$?; \
+	exit $$code
 endif
 
 lint: need-build build $(DEV) ## ruff, formatting, mypy --strict
