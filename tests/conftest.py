@@ -80,7 +80,7 @@ def _required(markers: set[str]) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Remember how a test went for its fixtures, and turn a skip of what is required into a failure."""
-    report: pytest.TestReport = yield  # type: ignore[assignment]
+    report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True
     if (
@@ -98,7 +98,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """The same for a whole module that skips itself while it is collected."""
-    report: pytest.CollectReport = yield  # type: ignore[assignment]
+    report: pytest.CollectReport = yield
     path = getattr(collector, "path", TESTS)
     room = path.relative_to(TESTS).parts[:1] if path.is_relative_to(TESTS) else ()
     if report.outcome == "skipped" and _required(set(room)):
