@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.lib import guard
@@ -19,6 +20,10 @@ from tests.lib.world import world as new_world
 TESTS = Path(__file__).parent
 ROOMS = ("unit", "abi", "cli", "kernel", "matrix", "bench")
 REQUIRED = frozenset(filter(None, os.environ.get("SVCCTL_REQUIRE", "").split(",")))
+
+# How long an example takes says nothing on a shared machine.
+hypothesis.settings.register_profile("svcctl", deadline=None)
+hypothesis.settings.load_profile("svcctl")
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
