@@ -118,7 +118,10 @@ def test_digest_of_exact_keys(small: World) -> None:
             stored = entries(small.state_dir, "exact")
             assert isinstance(stored, dict)
             assert int.from_bytes(stored[key][4:], byteorder) == exact_check(key)
-        with Map.open_pinned(f"{small.state_dir}/exact") as exact, Map.open_pinned(f"{small.state_dir}/drop_stats") as drops:
+        with (
+            Map.open_pinned(f"{small.state_dir}/exact") as exact,
+            Map.open_pinned(f"{small.state_dir}/drop_stats") as drops,
+        ):
             value = exact.lookup(key)
             assert value is not None
             before = drops.lookup((2).to_bytes(4, byteorder))
