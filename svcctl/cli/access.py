@@ -14,7 +14,7 @@ from svcctl.errors import UsageProblem
 from svcctl.state.place import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
     from svcctl.cli.env import Env
@@ -24,37 +24,40 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+NOT_IN_BATCH = frozenset(("batch", "check", "gc", "load", "unload", "upgrade"))
+"""Commands that take the lock in their own way, or make and remove what the batch holds open."""
+
+
 class Session:
-    """What `batch` shares between its lines: the writer, opened by the first line that needs one.
+    """What `batch` shares between its lines: the open writer (None with `--dry-run`), and the line being run."""
 
-    From then on it holds the lock, until the end or a line that takes the locks by itself (`release`).
-    """
+    def __init__(self, env: Env, writer: Writer | None, *, reads_stdin: bool = False) -> None:
+        self.writer = writer
+        self.reads_stdin = reads_stdin
+        self._where = env.netns, env.bpffs
 
-    def __init__(self, place: Place, command: str) -> None:
-        self.place = place
-        self.command = command
-        self.opened: Writer | None = None
+    def begin(self, words: Sequence[str]) -> None:
+        """The next line: `status` shows its words, not those of the batch."""
+        if self.writer is not None:
+            self.writer.command = " ".join(words)
 
-    @property
-    def writer(self) -> Writer:
-        """The open writer. Raises what opening it raises."""
-        if self.opened is None:
-            from svcctl.state.writer import open_writer
+    def admit(self, name: str, env: Env) -> None:
+        """Raise UsageProblem for a command that cannot be a line of a batch, or one for another state."""
+        if name in NOT_IN_BATCH:
+            raise UsageProblem(
+                f"{name}: not in a batch, which holds the state open", hint=f"run 'svcctl {name}' by itself"
+            )
+        if (env.netns, env.bpffs) != self._where:
+            raise UsageProblem(
+                f"{name}: --netns and --bpffs: a batch works on one state",
+                hint="give them before 'batch', for all lines",
+            )
 
-            self.opened = open_writer(self.place, self.command)
-        return self.opened
 
-    def begin(self, command: str) -> None:
-        """Note the line that runs now: `status` shows it beside what it writes."""
-        self.command = command
-        if self.opened is not None:
-            self.opened.command = command
-
-    def release(self) -> None:
-        """Let the lock go."""
-        opened, self.opened = self.opened, None
-        if opened is not None:
-            opened.close()
+def held(env: Env) -> Writer | None:
+    """The writer that a batch holds open, None outside and with `batch --dry-run`."""
+    session: Session | None = env.session
+    return None if session is None else session.writer
 
 
 def place(env: Env) -> Place:
@@ -67,20 +70,12 @@ def command_line() -> str:
     return " ".join(sys.argv[1:])
 
 
-def _session(env: Env) -> Session | None:
-    """The batch that the command is a line of. Raises UsageProblem for a line that goes to other state."""
-    session: Session | None = env.session
-    if session is not None and (env.netns, env.bpffs) != session.place[:2]:
-        raise UsageProblem("--netns and --bpffs are given to the batch, not to one of its lines")
-    return session
-
-
 @contextmanager
 def writing(env: Env) -> Iterator[Writer]:
     """The state, locked for a change."""
-    session = _session(env)
-    if session is not None:
-        yield session.writer
+    shared = held(env)
+    if shared is not None:
+        yield shared
         return
     from svcctl.state.writer import open_writer
 
@@ -90,9 +85,9 @@ def writing(env: Env) -> Iterator[Writer]:
 
 def reading(env: Env, read: Callable[[State], T]) -> T:
     """Run `read` on a consistent state; says on stderr when writers gave it no chance to be one."""
-    session = _session(env)
-    if session is not None and session.opened is not None:
-        return read(session.opened)
+    shared = held(env)
+    if shared is not None:
+        return read(shared)
     from svcctl.state.session import read_consistent
 
     result, consistent = read_consistent(place(env), read)
@@ -101,13 +96,27 @@ def reading(env: Env, read: Callable[[State], T]) -> T:
     return result
 
 
+def reading_surely(env: Env, read: Callable[[State], T]) -> T:
+    """As `reading`, but when writers gave it no chance the lock is taken: for what must not be half a change."""
+    shared = held(env)
+    if shared is not None:
+        return read(shared)
+    from svcctl.state.session import read_consistent
+
+    result, consistent = read_consistent(place(env), read)
+    if consistent or env.dry_run:
+        return result
+    with writing(env) as writer:
+        return read(writer)
+
+
 @contextmanager
 def planning(env: Env) -> Iterator[tuple[State, Writer | None]]:
     """The state to plan on, and the writer to carry the plan out with: None with `--dry-run`, which reads only."""
     if env.dry_run:
-        session = _session(env)
-        if session is not None and session.opened is not None:
-            yield session.opened, None
+        shared = held(env)
+        if shared is not None:
+            yield shared, None
             return
         from svcctl.state.session import open_reader
 

@@ -1,60 +1,35 @@
-"""Writing a file so that after a crash at any moment either the old or the new content is there, whole."""
+"""A file that is there whole, old or new, whatever happens while it is written."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 
-def write(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Put `content` at `path`, replacing what is there (a symbolic link itself, not what it points to).
+def replace_file(path: str, data: bytes, mode: int) -> None:
+    """Write `data` beside `path` and rename it over it, synced to the disk before and after.
 
-    Written beside it first, with `mode` from the start, and synced to disk, as is the directory after the
-    rename. Raises OSError with the path.
+    The file is a new one with this mode and the caller's uid: a symbolic link or hard link at `path` is
+    replaced, not followed. Raises OSError, and then `path` is as it was.
     """
     directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f".{name}.{os.getpid()}.tmp")
+    fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    except FileExistsError:
-        os.unlink(temporary)  # of an earlier process with our number, which died
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    try:
+        temporary = f".{name[:200]}.{os.urandom(6).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(temporary, flags, mode, dir_fd=fd)
         try:
-            os.fchmod(fd, mode)  # whatever the umask
-            view = memoryview(content)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_directory(directory or ".")
-
-
-def sync_directory(path: str) -> None:
-    """Make renames in a directory last."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+            try:
+                os.fchmod(file, mode)  # whatever the umask
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+                os.fsync(file)
+            finally:
+                os.close(file)
+            os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
+        except BaseException:
+            os.unlink(temporary, dir_fd=fd)
+            raise
         os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def read(path: str) -> bytes | None:
-    """The content, None when there is no such file or it cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        with open(fd, "rb", closefd=False) as file:
-            return file.read()
-    except OSError:
-        return None
     finally:
         os.close(fd)

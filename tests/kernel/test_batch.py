@@ -1,233 +1,240 @@
-"""batch: one process, one lock, one command a line."""
+"""`svcctl batch`: many lines, one process, one lock; what fails is named by its line."""
 
 from __future__ import annotations
 
+import json
 import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from svcctl.errors import LockTimeout
+from svcctl.maps import layouts
+from svcctl.maps.layouts import U32
 from svcctl.state.place import Place
-from svcctl.state.writer import lock_state
-from tests.lib.run import ok, svcctl
-from tests.lib.svc import process_env
+from svcctl.state.session import open_reader
+from tests.lib.servers import Server, ask
+from tests.lib.svc import Ran, installed, process_env, svc, svc_process
 from tests.lib.world import World
 
 
-@pytest.fixture
-def loaded(world: World) -> World:
-    ok("load", "--max-bindings", "100", "--max-destinations", "20")
-    return world
+def batch(path: Path, *lines: str, options: tuple[str, ...] = (), code: int = 0) -> Ran:
+    file = path / "lines"
+    file.write_text("\n".join(lines))
+    return svc("batch", file, *options, code=code)
 
 
-def labels() -> set[str]:
-    return {row["label"] for row in ok("bindings", "-o", "json").json["bindings"]}
+def labels() -> list[str]:
+    return sorted(row["label"] for row in svc("bindings", "-o", "json").json["bindings"])
 
 
-def test_lines_quotes_and_comments(loaded: World) -> None:
-    done = ok(
-        "batch",
-        input="""
-# a comment
-bind web tcp 127.0.0.1 80     # and one behind a command
-bind 'two words' tcp 127.0.0.1 81
-bind back\\ slash tcp 127.0.0.1 82
-   bind "sharp#label" tcp 127.0.0.1 83
-svcctl bind pasted tcp 127.0.0.1 84
+def writers() -> list[str]:
+    """The commands among the last ten, oldest first, as far as they were written."""
+    with open_reader(Place()) as reader:
+        following = reader.meta().next_writer
+        rows = [
+            layouts.WRITER.unpack(reader.map("writers").lookup(U32.pack((following + n) % 10)) or b"")
+            for n in range(10)
+        ]
+    return [layouts.text(row.command) for row in rows if row.time_ns]
 
-bindings tcp 127.0.0.1 80 --no-headers
-""",
+
+def generation() -> int:
+    with open_reader(Place()) as reader:
+        return reader.generation()
+
+
+def test_lines_in_order_and_one_answer_a_line(loaded: World, server: Server, tmp_path: Path) -> None:
+    port = server.open("web", "tcp").port
+    ran = batch(
+        tmp_path,
+        "# a comment",
+        "",
+        "bind web tcp 127.7.0.0/16 80   # with a comment",
+        'bind "web two#1" udp 2001:db8::1 53',
+        f"register-pid {server.pid} web tcp 127.0.0.1 {port}",
+        "unbind 'web two#1' udp 2001:db8::1 53",
+        "bindings --no-headers",
     )
-    assert labels() == {"web", "two words", "back slash", "sharp#label", "pasted"}
-    assert done.out.splitlines()[-1].split() == ["tcp", "127.0.0.1/32", "80", "web"]
-
-
-def test_a_file(loaded: World, tmp_path: Path) -> None:
-    path = tmp_path / "commands"
-    path.write_text("bind web tcp 127.0.0.1 80\n")
-    ok("batch", str(path))
-    assert labels() == {"web"}
-    assert svcctl("batch", str(tmp_path / "none")).code == 2
-
-
-def test_the_first_error_ends_it_and_names_its_line(loaded: World) -> None:
-    done = svcctl(
-        "batch",
-        input="bind web tcp 127.0.0.1 80\n\nbind other tcp 127.0.0.1 80\nbind last tcp 127.0.0.1 81\n",
-    )
-    assert done.code == 6
-    assert "svcctl: error: batch: stdin:3: bind other#tcp:[127.0.0.1/32]:80: already bound" in done.err
-    assert "hint:" in done.err
-    assert labels() == {"web"}
-
-
-def test_keep_going(loaded: World) -> None:
-    lines = (
-        "bind web tcp 127.0.0.1 80",
-        "unbind web tcp 127.0.0.1 99",  # 5
-        "bind web tcp nonsense 80",  # 2
-        'bind "web',  # 2
-        "metrics 127.0.0.1 9999",  # 2
-        "batch",  # 2
-        "nonsense",  # 2
-        "bind last tcp 127.0.0.1 81",
-    )
-    done = svcctl("batch", "--keep-going", input="\n".join(lines))
-    assert done.code == 5
-    assert [line.split(": ")[3] for line in done.err.splitlines() if line.startswith("svcctl: error")] == [
-        f"stdin:{number}" for number in (2, 3, 4, 5, 6, 7)
+    lines = ran.out.splitlines()
+    assert lines[0] == "bound web#tcp:[127.7.0.0/16]:80"
+    assert lines[1] == "bound web two#1#udp:[2001:db8::1/128]:53"
+    assert lines[2].startswith("registered web#tcp:ipv4 sk:")
+    assert lines[3] == "unbound web two#1#udp:[2001:db8::1/128]:53"
+    assert lines[4].split() == ["tcp", "127.7.0.0/16", "80", "web"]
+    assert len(lines) == 5
+    assert ask("tcp", "127.7.1.2", 80) == "web"
+    assert writers()[-4:] == [
+        "bind web tcp 127.7.0.0/16 80",
+        "bind web two#1 udp 2001:db8::1 53",
+        f"register-pid {server.pid} web tcp 127.0.0.1 {port}",
+        "unbind web two#1 udp 2001:db8::1 53",
     ]
-    assert labels() == {"web", "last"}
+
+
+def test_stops_at_the_first_error_with_its_code(loaded: World, tmp_path: Path) -> None:
+    ran = batch(tmp_path, "bind a tcp ::1 1", "unbind b tcp ::1 2", "bind c tcp ::1 3", code=5)
+    assert ran.err.startswith("svcctl: error: line 2: unbind b#tcp:[::1/128]:2: no such binding\n")
+    assert labels() == ["a"]
+
+
+def test_keep_going_ends_with_the_first_code(loaded: World, tmp_path: Path) -> None:
+    lines = (
+        "bind a tcp ::1 1",
+        "unbind b tcp ::1 2",
+        "bind 'c",
+        "bind c tcp nowhere 3",
+        "bind other tcp ::1 1",
+        "nonsense",
+        "bind d tcp ::1 4",
+    )
+    ran = batch(tmp_path, *lines, options=("--keep-going",), code=5)
+    assert [line.split(": ")[2] for line in ran.err.splitlines() if "error: " in line] == [
+        f"line {n}" for n in (2, 3, 4, 5, 6)
+    ]
+    assert "5 lines failed" in ran.err
+    assert labels() == ["a", "d"]
+    assert svc("check").out == "no problems found\n"
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "word"),
     [
-        ("metrics 127.0.0.1 1", "stays in the foreground"),
-        ("-o json metrics ::1 80", "stays in the foreground"),
-        ("batch -", "a batch in a batch"),
-        ('bind "web', "no closing quotation"),
-        ("bind web tcp 127.0.0.1 80 --netns /proc/1/ns/net", "given to the batch"),
-        ("--bpffs /tmp bind web tcp 127.0.0.1 80", "given to the batch"),
-        ("bindigs", "did you mean 'bindings'?"),
-        ("bind", "missing argument"),
-        ("bind web tcp 1.2.3.4 5 --nonsense", "no such option"),
+        ("load", "load"),
+        ("unload --yes", "unload"),
+        ("upgrade --max-bindings 100", "upgrade"),
+        ("check --repair", "check"),
+        ("batch -", "batch"),
+        ("metrics 127.0.0.1 0", "metrics"),
+        ("--bpffs /tmp bind x tcp ::1 1", "--bpffs"),
+        ("bind x tcp ::1 1 --netns /proc/self/ns/net2", "--netns"),
     ],
 )
-def test_refused_lines(loaded: World, line: str, says: str) -> None:
-    done = svcctl("batch", input=f"bindings\n{line}\n")
-    assert done.code == 2
-    assert f"svcctl: error: batch: stdin:2: {says}" in done.err or says in done.err
-    assert "stdin:2" in done.err
-    assert labels() == set()
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_refused_by_name(
+    loaded: World, tmp_path: Path, line: str, word: str, options: tuple[str, ...]
+) -> None:
+    before = generation()
+    ran = batch(tmp_path, line, options=options, code=2)
+    assert ran.err.startswith("svcctl: error: line 1: ")
+    assert word in ran.err
+    assert "batch" in ran.err
+    assert generation() == before
 
 
-def test_errors_as_json(loaded: World) -> None:
-    done = svcctl("batch", "-o", "json", input="unbind web tcp 127.0.0.1 80\n")
-    assert done.error == {
-        "code": "not_found",
-        "message": "batch: stdin:1: unbind web#tcp:[127.0.0.1/32]:80: no such binding",
-        "hint": "'svcctl bindings' lists them",
-        "exit_code": 5,
-    }
+def test_dry_run_reaches_the_lines_and_needs_no_lock(loaded: World, tmp_path: Path) -> None:
+    before = generation()
+    ran = batch(tmp_path, "bind a tcp ::1 1", "bindings", options=("--dry-run",))
+    assert ran.out == "would bind a#tcp:[::1/128]:1\n"
+    ran = batch(tmp_path, "bind a tcp ::1 1 --dry-run", "bind b tcp ::1 1")
+    assert ran.out == "would bind a#tcp:[::1/128]:1\nbound b#tcp:[::1/128]:1\n"
+    assert generation() == before + 2
 
 
-def test_a_command_that_ends_with_another_code(loaded: World) -> None:
-    Path(loaded.state_dir, "sub").mkdir()
-    done = svcctl("batch", input="check\nbind web tcp 127.0.0.1 80\n")
-    assert done.code == 1
-    assert "orphans" in done.out
-    assert "batch: stdin:1: check: ended with 1" in done.err
-    assert labels() == set()
-
-
-def test_options_of_a_line_end_with_it(loaded: World) -> None:
-    done = ok("batch", input="bind web tcp 127.0.0.1 80 -o json\nbind dns tcp 127.0.0.1 81\n")
-    assert done.out.endswith("bound dns#tcp:[127.0.0.1/32]:81\n")
-    assert ok("batch", "-q", input="bindings\n").err == ""
-
-
-def test_dry_run_writes_nothing(loaded: World) -> None:
-    done = ok("batch", "--dry-run", input="bind web tcp 127.0.0.1 80\nbind dns tcp 127.0.0.1 81\ngc\n")
-    assert done.out.splitlines()[0] == "would bind web#tcp:[127.0.0.1/32]:80"
-    assert labels() == set()
-    done = ok("batch", input="bind web tcp 127.0.0.1 80 --dry-run\nbind dns tcp 127.0.0.1 81\n")
-    assert labels() == {"dns"}
-
-
-def test_a_whole_life(world: World) -> None:
-    """Commands that take the locks by themselves have their place between others."""
-    done = ok(
-        "batch",
-        input="""
-load --max-bindings 10
-bind web tcp 127.0.0.1 80
-check
-upgrade
-bind dns udp 127.0.0.1 53
-gc
-detach netns
-attach netns
-bindings --no-headers
-unload --yes
-""",
+def test_json_is_one_document_a_line_and_errors_have_the_number(loaded: World, tmp_path: Path) -> None:
+    ran = batch(
+        tmp_path, "bind a tcp ::1 1", "bindings", "unbind b tcp ::1 2", options=("-o", "json"), code=5
     )
-    assert "no problems found" in done.out
-    assert [line.split()[-1] for line in done.out.splitlines() if "127.0.0.1/32  " in line] == ["web", "dns"]
-    assert svcctl("bindings").code == 3
+    decoder, at, documents = json.JSONDecoder(), 0, []
+    while at < len(ran.out):
+        document, at = decoder.raw_decode(ran.out, at)
+        documents.append(document)
+        at += 1
+    assert [sorted(one) for one in documents] == [["changes", "schema"], ["bindings", "schema"]]
+    error = json.loads(ran.err)["error"]
+    assert (error["line"], error["exit_code"], error["code"]) == (3, 5, "not_found")
 
 
-def test_writers_are_the_lines(loaded: World) -> None:
-    ok("batch", input="bind web tcp 127.0.0.1 80\nunbind web tcp 127.0.0.1 80\ncheck\n")
-    (status,) = ok("status", "-o", "json").json["status"]
-    assert [row["command"] for row in status["writes"]][:2] == [
-        "unbind web tcp 127.0.0.1 80",
-        "bind web tcp 127.0.0.1 80",
+def test_yaml_is_a_stream_of_documents(loaded: World, tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    ran = batch(tmp_path, "bind a tcp ::1 1", "bindings", options=("-o", "yaml"))
+    assert [sorted(one) for one in yaml.safe_load_all(ran.out)] == [
+        ["changes", "schema"],
+        ["bindings", "schema"],
     ]
 
 
-def test_one_lock_from_the_first_change_to_the_end(loaded: World) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "svcctl", "batch"],
+def test_standard_input_and_what_may_not_read_it_again(loaded: World) -> None:
+    ran = svc_process("batch", input="bind a tcp ::1 1\nload-bindings -\n", code=2)
+    assert "line 2: read standard input: the batch itself" in ran.err
+    assert labels() == ["a"]
+    ran = svc_process("batch", "-", input="bind b tcp ::1 2")
+    assert labels() == ["a", "b"]
+    assert svc_process("batch", input="").out == ""
+
+
+def test_a_bulk_change_between_lines(loaded: World, tmp_path: Path) -> None:
+    """load-bindings swaps the maps under the batch: the next line writes to the new ones."""
+    wanted = [
+        {"label": "many", "protocol": "tcp", "prefix": f"10.{n >> 8}.{n & 255}.1", "port": 80}
+        for n in range(10_001)
+    ]
+    many = tmp_path / "many.json"
+    many.write_text(json.dumps({"bindings": wanted[:9_900]}))
+    few = tmp_path / "few.json"
+    few.write_text(json.dumps({"bindings": []}))
+    svc("upgrade", "--max-bindings", 30_000)
+    many.write_text(json.dumps({"bindings": wanted}))
+    batch(
+        tmp_path,
+        "bind a tcp 10.255.0.1 1",
+        f"load-bindings {many}",
+        "bind b tcp 10.255.0.2 2",
+        "unbind many tcp 10.0.0.1 80",
+    )
+    found = labels()
+    assert len(found) == 10_001
+    assert "b" in found
+    assert "a" not in found
+    batch(tmp_path, f"load-bindings {few}", "bind c tcp ::1 3")
+    assert labels() == ["c"]
+    assert svc("check").out == "no problems found\n"
+
+
+def test_detach_and_attach_between_lines(loaded: World, server: Server, tmp_path: Path) -> None:
+    port = server.open("web", "tcp").port
+    batch(
+        tmp_path,
+        "bind web tcp 127.7.0.1 80",
+        "detach netns",
+        "attach netns",
+        f"register-pid {server.pid} web tcp 127.0.0.1 {port}",
+    )
+    assert ask("tcp", "127.7.0.1", 80) == "web"
+
+
+def test_one_lock_for_all_lines(loaded: World, server: Server) -> None:
+    running = subprocess.Popen(
+        [*installed(), "batch"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        bufsize=0,
-        env=process_env() | {"PYTHONUNBUFFERED": "1"},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"bindings\nbind web tcp 127.0.0.1 80\n")
-        wait(lambda: labels() == {"web"})
-        with pytest.raises(LockTimeout):
-            lock_state(Place(lock_timeout=0), "test")
-        assert "web" in ok("bindings").out  # readers do not wait
-        process.stdin.write(b"bind dns tcp 127.0.0.1 81\n")
-        process.stdin.close()
-        assert process.wait(20) == 0
-    lock_state(Place(lock_timeout=0), "test").close()
-    assert labels() == {"web", "dns"}
+        stderr=subprocess.PIPE,
+        text=True,
+        env=process_env(),
+    )
+    with running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(
+            f"bind a tcp ::1 1\nregister-pid {server.pid} a tcp ::1 9 --wait 2\nbind c tcp ::1 3\n"
+        )
+        running.stdin.close()
+        assert running.stdout.readline() == "bound a#tcp:[::1/128]:1\n"  # said at once, not at the end
+        ran = svc("--lock-timeout", "0.1", "bind", "b", "tcp", "::1", 2, code=9)
+        assert str(running.pid) in ran.err
+        assert labels() == ["a"]  # a reader does not wait
+        assert running.wait(30) == 5
+        assert running.stderr is not None
+        assert "line 2: " in running.stderr.read()
+    svc("bind", "b", "tcp", "::1", 2)
 
 
-def wait(until: Callable[[], bool]) -> None:
-    import time
-
-    for _ in range(200):
-        if until():
-            return
-        time.sleep(0.05)
-    raise AssertionError("waited in vain")
+def test_nothing_loaded_and_no_such_file(world: World, tmp_path: Path) -> None:
+    assert batch(tmp_path, "bind a tcp ::1 1", code=3).err.startswith("svcctl: error: no state")
+    assert "line 1: no state" in batch(tmp_path, "bind a tcp ::1 1", options=("--dry-run",), code=3).err
+    svc("batch", tmp_path / "missing", code=2)
 
 
-def test_help_in_a_line_is_no_error(loaded: World) -> None:
-    done = ok("batch", input="bind --help\n--version\nbind web tcp 127.0.0.1 80\n")
-    assert "Usage: svcctl bind" in done.out
-    assert labels() == {"web"}
-
-
-def test_many_lines(loaded: World) -> None:
-    lines = "".join(f"bind l{n % 10} tcp 10.0.0.{n} 80\n" for n in range(100))
-    ok("batch", input=lines)
-    assert len(ok("bindings", "-o", "json").json["bindings"]) == 100
-    done = svcctl("batch", input="bind l1 tcp 10.0.0.200 80\n")
-    assert done.code == 8
-    ok("check")
-
-
-def test_not_loaded(world: World) -> None:
-    done = svcctl("batch", input="version\nbind web tcp 127.0.0.1 80\n")
-    assert done.code == 3
-    assert "stdin:2" in done.err
-
-
-def test_bytes_that_are_no_text(loaded: World) -> None:
-    with tempfile.TemporaryDirectory(prefix="svcctl-test-") as directory:
-        path = Path(directory, "commands")
-        path.write_bytes(b"bindings\nbind \xff\xfe tcp 127.0.0.1 80\n")
-        done = svcctl("batch", str(path))
-        assert done.code == 2
-        assert f"batch: {path}:2: not UTF-8" in done.err
-        assert svcctl("batch", directory).code == 2
+def test_help_in_a_line_is_no_error(loaded: World, tmp_path: Path) -> None:
+    ran = batch(tmp_path, "bind --help", "bind a tcp ::1 1")
+    assert ran.out.startswith("Usage: svcctl bind")
+    assert ran.out.endswith("bound a#tcp:[::1/128]:1\n")

@@ -1,207 +1,217 @@
-"""export, save, and completion from the live state."""
+"""`svcctl export` and `save`: what they write, load-bindings reads back without writing."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
-import subprocess
 from pathlib import Path
-from unittest import mock
 
 import pytest
-import yaml
+from hypothesis import HealthCheck, given, settings
 
-from svcctl.cli import live
-from svcctl.cli.env import Env
-from svcctl.cli.shell import candidates
-from svcctl.errors import NotLoaded
-from svcctl.model.bindings_file import read_bindings
-from svcctl.state import destinations
-from tests.lib.run import ok, svcctl
-from tests.lib.sockets import find, writer
-from tests.lib.svc import svc_process
+from svcctl.maps import layouts
+from svcctl.maps.layouts import U32
+from svcctl.state.place import Place
+from svcctl.state.session import open_reader
+from svcctl.state.writer import open_writer
+from tests.kernel.test_precedence import bind, binding_sets, unbind
+from tests.lib.svc import svc, svc_process
 from tests.lib.world import World
-
-BINDINGS = (
-    ("web", "tcp", "127.0.0.1", "80"),
-    ("web", "tcp", "192.0.2.0/24", "0"),
-    ("dns", "udp", "2001:db8::/32", "53"),
-    ("dns", "udp", "::1", "53"),
-    ('a "b" #ü', "tcp", "0.0.0.0/0", "443"),
-)
-
-
-@pytest.fixture
-def loaded(world: World) -> World:
-    ok("load", "--max-bindings", "100", "--max-destinations", "20")
-    for binding in BINDINGS:
-        ok("bind", *binding)
-    return world
 
 
 def generation() -> int:
-    with writer() as state:
-        return state.meta().generation
+    with open_reader(Place()) as reader:
+        return reader.generation()
 
 
-def test_export_and_load_again_writes_nothing(loaded: World) -> None:
-    text = ok("export").out
+def some() -> None:
+    svc("bind", "web", "tcp", "192.0.2.0/24", 443)
+    svc("bind", "web", "tcp", "192.0.2.1", 0)
+    svc("bind", "?1", "udp", "::/0", 53)
+    svc("bind", 'é \\ " two', "udp", "2001:db8::1", 53)
+
+
+def test_the_document(loaded: World) -> None:
+    assert svc("export").json == {"schema": 1, "bindings": []}
+    some()
+    text = svc("export").out
+    assert json.loads(text) == {
+        "schema": 1,
+        "bindings": [
+            {"label": "web", "protocol": "tcp", "prefix": "192.0.2.1/32", "port": 0},
+            {"label": "web", "protocol": "tcp", "prefix": "192.0.2.0/24", "port": 443},
+            {"label": 'é \\ " two', "protocol": "udp", "prefix": "2001:db8::1/128", "port": 53},
+            {"label": "?1", "protocol": "udp", "prefix": "::/0", "port": 53},
+        ],
+    }
+    assert svc("-o", "json", "export").out == svc("export", "-o", "wide").out == text
+    for bad in ("name", "jsonl"):
+        svc("export", "-o", bad, code=2)
+
+
+def test_yaml_says_the_same(loaded: World) -> None:
+    yaml = pytest.importorskip("yaml")
+    some()
+    assert yaml.safe_load(svc("export", "-o", "yaml").out) == svc("export").json
+
+
+def test_loading_it_back_writes_nothing(loaded: World, tmp_path: Path) -> None:
+    file = tmp_path / "bindings.json"
+    some()
     before = generation()
-    done = ok("load-bindings", "-", input=text)
-    assert done.out == "0 added, 0 replaced, 0 removed, 5 unchanged\n"
+    file.write_text(svc("export").out)
+    assert "4 unchanged" in svc("load-bindings", file).out
+    assert "4 unchanged" in svc_process("load-bindings", "-", input=svc_process("export").out).out
     assert generation() == before
-    assert ok("export").out == text == ok("export", "-o", "json").out
 
 
-def test_export_is_the_whole_state(loaded: World) -> None:
-    text = ok("export").out
-    ok("unload", "--yes")
-    ok("load", "--max-bindings", "100")
-    ok("load-bindings", "-", input=text)
-    assert ok("export").out == text
-    assert len(read_bindings(text)) == len(BINDINGS)
+def test_any_set_goes_out_and_in_again(loaded: World, tmp_path: Path) -> None:
+    file, empty = tmp_path / "bindings.json", tmp_path / "empty.json"
+    empty.write_text('{"bindings":[]}')
+
+    @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(binding_sets())
+    def run(bindings):
+        for binding in bindings:
+            bind(binding)
+        text = svc("export").out
+        file.write_text(text)
+        before = generation()
+        svc("load-bindings", file)
+        assert generation() == before
+        svc("load-bindings", empty)
+        svc("load-bindings", file)
+        assert svc("export").out == text
+        for binding in bindings:
+            unbind(binding)
+
+    run()
 
 
-def test_export_as_yaml(loaded: World) -> None:
-    assert yaml.safe_load(ok("export", "-o", "yaml").out) == json.loads(ok("export").out)
+def test_a_binding_without_a_destination_is_not_exported_under_an_invented_label(
+    loaded: World, tmp_path: Path
+) -> None:
+    some()
+    with open_writer(Place(), "test") as writer:
+        keys, _, _ = writer.map("exact").read_all()
+        value = writer.map("exact").lookup(keys[:20])
+        assert value is not None
+        writer.map("exact").update(keys[:20], layouts.EXACT.struct.pack(900, U32.unpack_from(value, 4)[0]))
+    assert "destination 900 does not exist" in svc("export", code=7).err
+    svc("save", tmp_path / "state.json", code=7)
+    assert os.listdir(tmp_path) == []
 
 
-def test_export_of_nothing(world: World) -> None:
-    assert svcctl("export").code == 3
-    ok("load", "--no-dispatcher")
-    assert ok("export").json == {"schema": 1, "bindings": []}
-
-
-def test_bindings_without_a_label_are_left_out(loaded: World) -> None:
-    with writer() as state:
-        state.map("destinations").delete(destinations.encode_key(find(state, "dns", 6, 17).key))
-    done = ok("export")
-    assert {row["label"] for row in done.json["bindings"]} == {"web", 'a "b" #ü'}
-    assert "2 bindings have no label" in done.err
-
-
-# save
-
-
-def test_save(loaded: World, tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    old = os.umask(0)
+def test_save_is_the_export_and_rests_when_nothing_changed(loaded: World, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    some()
+    before = generation()
+    assert svc("save", file, "--dry-run").out == f"would save {file} (4 bindings)\n"
+    assert os.listdir(tmp_path) == []
+    old = os.umask(0o777)
     try:
-        assert ok("save", str(path)).out == f"saved {path} (5 bindings)\n"
+        assert svc("save", file).out == f"saved {file} (4 bindings)\n"
     finally:
         os.umask(old)
-    assert path.read_text() == ok("export").out
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    first = path.stat()
-    assert ok("save", str(path)).out == f"unchanged {path} (5 bindings)\n"
-    assert path.stat().st_ino == first.st_ino
-    ok("unbind", *BINDINGS[0])
-    before = path.read_text()
-    assert ok("save", str(path), "--dry-run").out == f"would save {path} (4 bindings)\n"
-    assert path.read_text() == before
-    (change,) = ok("save", str(path), "-o", "json").json["changes"]
-    assert change["action"] == "changed"
-    assert path.read_text() == ok("export").out
-    assert os.listdir(tmp_path) == ["state.json"]
-    ok("load-bindings", str(path))
-
-
-def test_save_to_the_default_file(loaded: World) -> None:
-    loaded.sh("mount -t tmpfs svcctl-test /var/lib")
-    ok("save")
-    assert stat.S_IMODE(os.stat("/var/lib/svcctl").st_mode) == 0o700
-    assert Path("/var/lib/svcctl/state.json").read_text() == ok("export").out
-
-
-def test_save_replaces_a_link_and_not_what_it_points_to(loaded: World, tmp_path: Path) -> None:
-    (tmp_path / "target").write_text("precious")
-    (tmp_path / "state.json").symlink_to(tmp_path / "target")
-    ok("save", str(tmp_path / "state.json"))
-    assert (tmp_path / "target").read_text() == "precious"
-    assert not (tmp_path / "state.json").is_symlink()
-
-
-def test_save_that_fails_leaves_the_old_file(loaded: World, tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    path.write_text("old")
-    for call in ("fsync", "rename", "write"):
-        with mock.patch.object(os, call, side_effect=OSError(28, "No space left on device")):
-            assert svcctl("save", str(path)).code == 1
-        assert path.read_text() == "old"
-        assert os.listdir(tmp_path) == ["state.json"]
-
-
-def test_save_killed_at_the_rename(loaded: World, tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    path.write_text("old")
-    command = ["strace", "-f", "-o", "/dev/null", "-e", "trace=rename,renameat,renameat2"]
-    command += ["-e", "inject=rename,renameat,renameat2:signal=KILL:when=1"]
-    ran = svc_process("save", path, prefix=command, code=None)
-    assert ran.code in (-9, 137)
-    assert path.read_text() == "old"
-    ok("save", str(path))
-    assert path.read_text() == ok("export").out
-
-
-@pytest.mark.parametrize(("name", "code"), [("none/state.json", 5), (".", 1), ("file/x", 5)])
-def test_save_where_nothing_can_be(loaded: World, tmp_path: Path, name: str, code: int) -> None:
-    (tmp_path / "file").write_text("")
-    done = svcctl("save", str(tmp_path / name))
-    assert done.code == code
-    assert done.err.startswith("svcctl: error: ")
-    assert os.listdir(tmp_path) == ["file"]
-
-
-# completion
-
-
-def completed(*words: str) -> list[str]:
-    return [line.split("\t")[1] for line in candidates("zsh", ["--", *words])]
-
-
-def test_completion(loaded: World) -> None:
-    assert completed("bind", "") == ['a "b" #ü', "dns", "web"]
-    assert completed("bind", "w") == ["web"]
-    assert completed("unbind", "web", "tcp", "19") == ["192.0.2.0/24"]
-    assert completed("unbind", "web", "tcp", "") == [
-        "127.0.0.1/32",
-        "192.0.2.0/24",
-        "0.0.0.0/0",
-        "::1/128",
-        "2001:db8::/32",
-    ]
-    assert completed("bind", "web", "tcp", "::1", "") == ["0", "53", "80", "443"]
-    assert completed("explain", "") == ["127.0.0.1:80/tcp", "[::1]:53/udp"]
-    assert completed("explain", "127.0.0.1:80/tcp", "--from", "") == ["127.0.0.1", "::1"]
-    assert completed("status", "d") == ["dns"]
-    assert "netns" in completed("attach", "")
-    assert completed("load-bindings", "/tmp/x") == ["/tmp/x"]
-
-
-def test_completion_does_not_wait_and_changes_nothing(loaded: World) -> None:
-    before = generation()
-    with writer():
-        assert completed("bind", "w") == ["web"]
+    assert file.read_text() == svc("export").out
+    first = file.stat()
+    assert stat.S_IMODE(first.st_mode) == 0o600
+    assert svc("save", file).out == f"unchanged {file} (4 bindings)\n"
+    assert svc("save", file, "--dry-run", "-o", "json").json["changes"][0]["action"] == "unchanged"
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     assert generation() == before
+    svc("unbind", "web", "tcp", "192.0.2.1", 0)
+    assert svc("save", file, "--dry-run").out == f"would save {file} (3 bindings)\n"
+    assert file.stat().st_ino == first.st_ino
+    assert svc("save", file, "-o", "json").json["changes"] == [
+        {"action": "changed", "kind": "file", "name": str(file), "note": "3 bindings", "bindings": 3}
+    ]
+    assert file.stat().st_ino != first.st_ino
+    assert file.read_text() == svc("export").out
+    assert os.listdir(tmp_path) == ["state.json"]
+    assert "3 unchanged" in svc("load-bindings", file).out
 
 
-def test_completion_without_state(world: World) -> None:
-    assert completed("bind", "") == []
-    with pytest.raises(NotLoaded):
-        list(live.candidates("label", Env()))
-    assert list(live.candidates("nonsense", Env())) == []
-    ok("load", "--no-dispatcher")
-    assert completed("bind", "") == []
+def test_save_refuses_what_is_no_file(loaded: World, tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.write_text("mine")
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (link, fifo, tmp_path, "/dev/null"):
+        assert "not a regular file" in svc("save", path, code=2).err
+    assert real.read_text() == "mine"
+    assert "save /proc/none/state.json: No such file" in svc("save", "/proc/none/state.json", code=1).err
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "link", "real"]
 
 
-def test_completion_by_a_shell(loaded: World) -> None:
-    """Through the process that a shell starts: nothing on stderr, whatever happens."""
-    from tests.lib.svc import installed, process_env
+def test_save_leaves_the_old_file_when_it_cannot_write(loaded: World, tmp_path: Path) -> None:
+    """A file system without room: the old file stays, nothing is left beside it."""
+    loaded.sh(f"mount -t tmpfs -o size=16k none {tmp_path}")
+    try:
+        file = tmp_path / "state.json"
+        some()
+        svc("save", file)
+        before = file.read_bytes()
+        (tmp_path / "filler").write_bytes(bytes(8192))
+        for n in range(80):
+            svc("bind", "l" * 200, "tcp", f"10.0.0.{n}", 80)
+        assert f"save {file}: No space left on device" in svc("save", file, code=1).err
+        assert file.read_bytes() == before
+        assert sorted(os.listdir(tmp_path)) == ["filler", "state.json"]
+    finally:
+        loaded.sh(f"umount {tmp_path}")
 
-    environment = process_env() | {"_SVCCTL_COMPLETE": "bash"}
-    line = "svcctl unbind web tcp 127"
-    done = subprocess.run(
-        [*installed(), line], capture_output=True, text=True, env=environment, timeout=60, check=False
+
+def test_save_syncs_the_file_before_the_rename_and_the_directory_after(loaded: World, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    svc_process(
+        "save",
+        tmp_path / "state.json",
+        prefix=("strace", "-f", "-y", "-e", "trace=fsync,rename,renameat,renameat2", "-o", str(log)),
     )
-    assert (done.stdout, done.stderr) == ("plain\t127.0.0.1/32\t\n", "")
+    calls = [
+        line.split(maxsplit=1)[1]
+        for line in log.read_text().splitlines()
+        if "(" in line and str(tmp_path) in line
+    ]
+    assert [call.partition("(")[0].rstrip("2").removesuffix("at") for call in calls] == [
+        "fsync",
+        "rename",
+        "fsync",
+    ]
+    assert "/.state.json." in calls[0]
+    assert f"<{tmp_path}>" in calls[2]
+
+
+def test_save_waits_for_a_writer_instead_of_keeping_half_a_change(loaded: World, tmp_path: Path) -> None:
+    """A writer that died at it: the reader would only say so, save has it repaired first."""
+    some()
+    with open_writer(Place(), "test") as writer:
+        meta = writer.meta()
+        writer.put_meta(meta._replace(generation=meta.generation | 1))
+    assert "inconsistent" in svc("export").err
+    ran = svc("save", tmp_path / "state.json")
+    assert "repairing after" in ran.err
+    assert "4 bindings" in ran.out
+    assert generation() & 1 == 0
+
+
+def test_the_default_place(loaded: World) -> None:
+    """Its directory is made; nothing of the host is touched: /var/lib is covered here."""
+    loaded.sh("mount -t tmpfs none /var/lib")
+    try:
+        assert svc("save").out == "saved /var/lib/svcctl/state.json (0 bindings)\n"
+        assert stat.S_IMODE(os.stat("/var/lib/svcctl").st_mode) == 0o700
+        assert svc("save").out == "unchanged /var/lib/svcctl/state.json (0 bindings)\n"
+    finally:
+        loaded.sh("umount /var/lib")
+
+
+def test_not_loaded(world: World, tmp_path: Path) -> None:
+    svc("export", code=3)
+    svc("save", tmp_path / "state.json", code=3)
+    svc("load", "--no-dispatcher")
+    assert svc("export").json == {"schema": 1, "bindings": []}

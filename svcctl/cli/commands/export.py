@@ -1,42 +1,32 @@
-"""`svcctl export`: prints the bindings as the file that `load-bindings` reads."""
+"""`svcctl export`: the desired state as a document."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.cli.commands.bindings import COLUMNS
 from svcctl.cli.options import noun
+from svcctl.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from svcctl.cli.env import Env
 
 
-@noun("export", examples=("svcctl export > bindings.json", "svcctl export | svcctl load-bindings -"))
+@noun(
+    "export",
+    examples=("svcctl export > bindings.json", "svcctl export | svcctl load-bindings -"),
+    exits=(0, 2, 3, 4, 7),
+)
 def command(env: Env) -> None:
-    """Print the desired state, all bindings, as JSON (or, with -o yaml, as YAML): a file for 'load-bindings'.
+    """Print the bindings as the file that 'svcctl load-bindings' takes (svcctl-bindings(5)).
 
-    Loading it again where it came from writes nothing. Registered sockets are not part of it: services register
-    their own.
+    JSON, or YAML with -o yaml. Loading it back changes nothing. Sockets are not in it: those are registered by the
+    services that own them.
     """
-    rows = read_rows(env)
-    if env.output in ("text", "wide"):
-        env.output = "json"
-    env.emit("bindings", rows, COLUMNS, name=lambda row: f"{row[3]}#{row[0]}:[{row[1]}]:{row[2]}")
-
-
-def read_rows(env: Env) -> list[tuple[Any, ...]]:
-    """Rows of COLUMNS for every binding that has a label, in the order of listings."""
     from svcctl.cli.access import reading
-    from svcctl.model.binding import key_fields, listing_order
-    from svcctl.state.export import read_export
+    from svcctl.cli.desired import document, read_desired
 
-    labels, orphans = reading(env, read_export)
-    if orphans:
-        env.warn(
-            f"{orphans} bindings have no label and are left out: 'svcctl check' names them"
-            if orphans > 1
-            else "one binding has no label and is left out: 'svcctl check' names it"
-        )
-    return [(*key_fields(key), labels[key]) for key in sorted(labels, key=listing_order)]
+    if env.output in ("jsonl", "name"):
+        raise UsageProblem(f"export: -o {env.output}: a document is json or yaml")
+    if env.output != "yaml":
+        env.output = "json"  # text and wide too: it is made for a file
+    env.write_lines(document(env.output, reading(env, read_desired)))

@@ -1,48 +1,73 @@
-"""`svcctl save`: writes the export where svcctl-restore.service reads it at boot."""
+"""`svcctl save`: the export, written where it is restored from at boot."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from svcctl.cli.commands.bindings import COLUMNS
 from svcctl.cli.options import argument, verb
 from svcctl.cli.params import FILE
-from svcctl.errors import NotFound, PermissionProblem
+from svcctl.errors import PermissionProblem, SvcctlError, UsageProblem
 from svcctl.render.changes import CHANGED, CREATED, UNCHANGED, Change
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
 
-DEFAULT = "/var/lib/svcctl/state.json"
+DIRECTORY = "/var/lib/svcctl"
+DEFAULT = f"{DIRECTORY}/state.json"
 MODE = 0o600
+_WORDS = ("saved", "save")
 
 
-@verb("save", examples=("svcctl save", "svcctl save /root/bindings.json"), exits=(0, 1, 2, 3, 4, 5, 7))
-@argument("file", FILE, f"Where to write it [{DEFAULT}].", required=False)
-def command(env: Env, file: str | None) -> None:
-    """Write what 'export' prints to FILE, mode 0600: after a crash the old file or the new one is there, whole.
+@verb("save", examples=("svcctl save", "svcctl save /root/bindings.json"), exits=(0, 1, 2, 3, 4, 7, 9))
+@argument("file", FILE, f"Where to write it [{DEFAULT}].", required=False, default=DEFAULT)
+def command(env: Env, file: str) -> None:
+    """Write the output of 'svcctl export' to FILE, for svcctl-restore.service to load at boot.
 
-    svcctl-restore.service loads the default file at boot. The same content again: nothing is written.
+    The file is replaced as a whole, with mode 0600, and is on the disk when the command ends. When nothing has
+    changed it is left alone.
     """
-    import os
+    from svcctl.cli.access import reading_surely
+    from svcctl.cli.desired import document, read_desired
 
-    from svcctl.cli.commands.export import read_rows
-    from svcctl.host import atomic_file
-    from svcctl.render import records
-
-    path = file or DEFAULT
-    rows = read_rows(env)
-    content = "".join(line + "\n" for line in records.render("json", "bindings", rows, COLUMNS)).encode()
-    before = atomic_file.read(path)
-    action = UNCHANGED if before == content else CHANGED if os.path.lexists(path) else CREATED
+    before = _content(file)
+    labels = reading_surely(env, read_desired)
+    data = "".join(f"{line}\n" for line in document("json", labels)).encode()
+    action = CREATED if before is None else UNCHANGED if before == data else CHANGED
     if action != UNCHANGED and not env.dry_run:
-        try:
-            if file is None:
-                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            atomic_file.write(path, content, MODE)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(f"save: {path}: no such directory") from None
-        except PermissionError:
-            raise PermissionProblem(f"save: {path}: permission denied") from None
-    words = ("saved", "save") if action != UNCHANGED else None
-    env.emit_changes([Change(action, "file", path, f"{len(rows)} bindings", words=words)])
+        _write(file, data)
+    note = f"{len(labels)} binding{'' if len(labels) == 1 else 's'}"
+    words = None if action == UNCHANGED else _WORDS
+    env.emit_changes([Change(action, "file", file, note, {"bindings": len(labels)}, words)])
+
+
+def _content(file: str) -> bytes | None:
+    """What is in the file now, None if there is none. Raises UsageProblem for what is no file to replace."""
+    from stat import S_ISREG
+
+    try:
+        # Looked at before it is opened: opening a pipe would wait.
+        if not S_ISREG(os.lstat(file).st_mode):
+            raise UsageProblem(f"save {file}: not a regular file", hint="'svcctl export' prints the document")
+        with open(file, "rb") as existing:
+            return existing.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _problem(file, error) from error
+
+
+def _write(file: str, data: bytes) -> None:
+    from svcctl.host.atomic_file import replace_file
+
+    try:
+        if file == DEFAULT and not os.path.isdir(DIRECTORY):
+            os.mkdir(DIRECTORY, 0o700)
+        replace_file(file, data, MODE)
+    except OSError as error:
+        raise _problem(file, error) from error
+
+
+def _problem(file: str, error: OSError) -> SvcctlError:
+    text = f"save {file}: {error.strerror}"
+    return PermissionProblem(text) if isinstance(error, PermissionError) else SvcctlError(text)
