@@ -62,7 +62,9 @@ def test_every_map_is_in_the_catalogue() -> None:
 @pytest.mark.parametrize("name", DECLARES)
 def test_key_and_value_types(name: str) -> None:
     btf = Btf.from_object(path(name))
-    assert {each: btf.map_types(each) for each in DECLARES[name]} == {each: TYPES[each] for each in DECLARES[name]}
+    assert {each: btf.map_types(each) for each in DECLARES[name]} == {
+        each: TYPES[each] for each in DECLARES[name]
+    }
 
 
 def test_sizes() -> None:

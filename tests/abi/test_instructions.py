@@ -72,9 +72,7 @@ def test_both_byte_orders_are_built_from_one_source() -> None:
     names = {path.name.partition(".")[0] for path in OBJECTS}
     assert {"dispatch", "copy", "state", "abi"} <= names
     for name in names:
-        little, big = (
-            programs(OBJECTS[0].parent / f"{name}.bpfe{order}.o").values() for order in ("l", "b")
-        )
+        little, big = (programs(OBJECTS[0].parent / f"{name}.bpfe{order}.o").values() for order in ("l", "b"))
         described = [[(one.name, one.hook, one.helpers, one.maps) for one in each] for each in (little, big)]
         assert described[0] == described[1], name
 

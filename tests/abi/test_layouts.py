@@ -116,20 +116,25 @@ def test_every_constant_of_the_header(header: str) -> None:
     found = {}
     for name, text in re.findall(r"^#define (SVC_\w+) (.+?)(?:/\*.*)?$", header, re.M):
         value = re.sub(r"(?<=[0-9a-fA-F])(ULL|U|u)\b", "", text.strip())
-        found[name] = eval(value, {"__builtins__": {}}, {})  # noqa: S307 - numbers and products
+        found[name] = eval(value, {"__builtins__": {}}, {})
     assert found.pop("SVC_PORTS") == 2 * 65536
     assert found == CONSTANTS
 
 
 def test_schema_is_asserted_in_c(header: str) -> None:
     """The size of every struct stands in the header as well, so that the compiler holds it."""
-    sizes = dict(re.findall(r'_Static_assert\(sizeof\(struct (\w+)\) == (\d+),', header))
+    sizes = dict(re.findall(r"_Static_assert\(sizeof\(struct (\w+)\) == (\d+),", header))
     assert {layout.name: str(layout.size) for layout in layouts.ALL} == sizes
 
 
 def test_exact_check_is_the_digest_the_header_describes() -> None:
     """Against a straight reading of it: a factor a word, sum modulo 2^32, words in the host's order."""
-    for key in (bytes(20), bytes(range(20)), b"\xff" * 20, b"\x06\x04\x50\x00" + bytes(10) + b"\xff\xff\x7f\0\0\1"):
+    for key in (
+        bytes(20),
+        bytes(range(20)),
+        b"\xff" * 20,
+        b"\x06\x04\x50\x00" + bytes(10) + b"\xff\xff\x7f\0\0\1",
+    ):
         words = struct.unpack("=5I", key)
         expected = sum(word * factor for word, factor in zip(words, layouts.CHECK_FACTORS, strict=True))
         assert layouts.exact_check(key) == expected % (1 << 32)

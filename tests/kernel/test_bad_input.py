@@ -22,9 +22,7 @@ from tests.lib.svc import Ran, assert_one_error, svc, svc_process
 from tests.lib.world import World
 
 LONGEST_LINE = 500
-EXAMPLES = settings(
-    max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+EXAMPLES = settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 Words = tuple[str, ...]
 
@@ -70,9 +68,8 @@ def like(*examples: str) -> st.SearchStrategy[str]:
     def mutate(draw: st.DrawFn) -> str:
         text = draw(st.sampled_from(examples))
         at = draw(st.integers(0, len(text)))
-        return text[:at] + draw(st.sampled_from(["", "0", "-", " ", "/", ":", ".", "%", "\n", "é", "\x00", "x"])) + text[
-            at + draw(st.integers(0, 1)) :
-        ]  # fmt: skip
+        put = draw(st.sampled_from(["", "0", "-", " ", "/", ":", ".", "%", "\n", "é", "\x00", "x"]))
+        return text[:at] + put + text[at + draw(st.integers(0, 1)) :]
 
     return mutate()
 
@@ -91,16 +88,18 @@ BAD_PREFIXES = st.sampled_from(
      "::ffff:1.2.3.4/128", "::ffff:0:0/96", "fe80::1%lo", "[::1]", "010.0.0.1", "1.2.3.4/255.0.0.0", "localhost",
      "1.2.3.4:80", "1.2.3.4 ", "٣.2.3.4"]
 )  # fmt: skip
-BAD_LABELS = st.sampled_from(["", "a" * 256, "é" * 128, "a\nb", "a\tb", "\x1b[31m", "a\u202eb", "a\u2028b", "\udcff", "\x00"])
+BAD_LABELS = st.sampled_from(
+    ["", "a" * 256, "é" * 128, "a\nb", "a\tb", "\x1b[31m", "a\u202eb", "a\u2028b", "\udcff", "\x00"]
+)
 
 LABEL = (BAD_LABELS | JUNK | like("web")).filter(lambda text: not is_label(text))
 PROTOCOL = (JUNK | like("tcp", "udp") | st.sampled_from(["any", "TCP", "sctp", "6"])).filter(
     lambda text: not is_one_of("tcp", "udp")(text)
 )
 PREFIX = BAD_PREFIXES | (JUNK | like(*PREFIXES)).filter(lambda text: not is_prefix(text))
-PORT = (JUNK | like("80", "65535") | st.sampled_from(["", "65536", "080", "+80", "-0", "8_0", "http", "٨٠"])).filter(
-    lambda text: not is_port(text)
-)
+PORT = (
+    JUNK | like("80", "65535") | st.sampled_from(["", "65536", "080", "+80", "-0", "8_0", "http", "٨٠"])
+).filter(lambda text: not is_port(text))
 FAMILY = (JUNK | like("ipv4", "ipv6")).filter(lambda text: not is_one_of("ipv4", "ipv6")(text))
 SECONDS = (JUNK | like("1.5") | st.sampled_from(["nan", "-1", "inf", "1_0", "1e10", ""])).filter(
     lambda text: not is_seconds(text)
@@ -187,7 +186,9 @@ def test_too_few_and_too_many_arguments(busy: World, server: Server, command: st
 OPTIONS = {
     "--lock-timeout": SECONDS,
     "-o": OUTPUT,
-    "--netns": (JUNK | like("/proc/self/ns/net")).filter(lambda text: not os.path.exists(text.replace("\0", "?"))),
+    "--netns": (JUNK | like("/proc/self/ns/net")).filter(
+        lambda text: not os.path.exists(text.replace("\0", "?"))
+    ),
     "--bpffs": (JUNK | like("/sys/fs/bpf")).filter(
         lambda text: text.rstrip("/") != "/sys/fs/bpf" and "//" not in text and "/." not in text
     ),
@@ -271,7 +272,12 @@ def test_errors_as_json(busy: World) -> None:
     """One line, an object, with everything the text has."""
     import json
 
-    for words in (("bind", "web"), ("bind", "web", "tcp", "x", "80"), ("unbind", "web", "udp", "::1", "80"), ("none",)):
+    for words in (
+        ("bind", "web"),
+        ("bind", "web", "tcp", "x", "80"),
+        ("unbind", "web", "udp", "::1", "80"),
+        ("none",),
+    ):
         ran = svc("-o", "json", *words, code=None)
         assert ran.code in (2, 5)
         (line,) = ran.err.splitlines()
@@ -359,7 +365,20 @@ def test_bytes_on_a_real_command_line(busy: World) -> None:
 
 def test_labels_that_are_good(loaded: World) -> None:
     """Spaces, quotes, every script, 255 bytes: bound, listed and unbound as they are."""
-    labels = ["a", " ", "a b", "é" * 127, "x" * 255, "日本", "-q", "--", "'\"$`\\", "web#tcp:[::/0]:0", "😀", "0"]
+    labels = [
+        "a",
+        " ",
+        "a b",
+        "é" * 127,
+        "x" * 255,
+        "日本",
+        "-q",
+        "--",
+        "'\"$`\\",
+        "web#tcp:[::/0]:0",
+        "😀",
+        "0",
+    ]
     for number, label in enumerate(labels):
         svc("bind", "--", label, "tcp", f"127.0.2.{number}", 80)
     rows = svc("bindings", "-o", "json").json["bindings"]

@@ -87,7 +87,8 @@ def test_two_namespaces_do_not_meet(named: World, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/run/netns/none", "/etc/passwd", "/proc/self/ns/mnt", "/dev/null", "/proc/999999999/ns/net", "/"]
+    "path",
+    ["/run/netns/none", "/etc/passwd", "/proc/self/ns/mnt", "/dev/null", "/proc/999999999/ns/net", "/"],
 )
 def test_netns_that_is_none(loaded: World, path: str) -> None:
     before = dump(loaded.state_dir)
@@ -214,7 +215,9 @@ def test_without_bpffs(world: World) -> None:
 
 def test_load_mounts_bpffs_where_pid_1_sees_it(world: World) -> None:
     """In a pid namespace of its own the command's mount namespace is that of PID 1."""
-    script = f"mount -t proc proc /proc && umount /sys/fs/bpf; {shlex.join(installed())} load --max-bindings 100"
+    script = (
+        f"mount -t proc proc /proc && umount /sys/fs/bpf; {shlex.join(installed())} load --max-bindings 100"
+    )
     script += " && stat -c %a:%T /sys/fs/bpf && ls /sys/fs/bpf"
     done = subprocess.run(
         ["unshare", "-m", "--pid", "--fork", "sh", "-ec", script],
@@ -272,7 +275,8 @@ def test_root_without_capabilities_loads_nothing(world: World) -> None:
     """Owner of bpffs, but bpf(2) is refused: the capabilities are named, nothing is left behind."""
     if Path("/proc/sys/kernel/unprivileged_bpf_disabled").read_text().strip() == "0":
         pytest.skip("unprivileged bpf() is allowed here")
-    ran = svc_process("load", "--max-bindings", 100, prefix=["setpriv", "--bounding-set=-all", "--inh-caps=-all"], code=4)
+    none = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    ran = svc_process("load", "--max-bindings", 100, prefix=none, code=4)
     assert_one_error(ran, codes=(4,))
     assert "CAP_BPF" in ran.err
     assert states(world.bpffs) == []

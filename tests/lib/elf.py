@@ -119,9 +119,7 @@ def _symbols(sections: list[_Section], order: str) -> list[_Symbol]:
     return found
 
 
-def _targets(
-    sections: list[_Section], symbols: list[_Symbol], index: int, order: str
-) -> dict[int, str]:
+def _targets(sections: list[_Section], symbols: list[_Symbol], index: int, order: str) -> dict[int, str]:
     """Offset in a section -> symbol, from its relocations."""
     found = {}
     for section in sections:
