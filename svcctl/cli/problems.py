@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.env import Env, StreamProblem, abandon, write_stderr
 from svcctl.errors import Exit, SvcctlError
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, NamedTuple
+    from typing import Any
 
     import click
 
-    class Problem(NamedTuple):
-        """What is told about one exception. `log` is shown with `-vv` (verifier log, traceback)."""
 
-        code: str
-        message: str
-        hint: str | None
-        exit_code: int
-        log: str | None = None
-else:
-    from collections import namedtuple
+class Problem(Record):
+    """What is told about one exception. `log` is shown with `-vv` (verifier log, traceback)."""
 
-    Problem = namedtuple("Problem", "code message hint exit_code log", defaults=(None,))
+    code: str
+    message: str
+    hint: str | None
+    exit_code: int
+    log: str | None = None
+
 
 _LONGEST = 300
 _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN")

@@ -16,7 +16,7 @@ from svcctl.errors import Conflict, Full, NotFound
 from svcctl.maps.layouts import U32
 from svcctl.model.binding import Binding
 from svcctl.model.constants import IPV4, IPV6, TCP, UDP
-from svcctl.model.destination import DestinationKey
+from svcctl.model.destination import Destination, DestinationKey
 from svcctl.model.endpoint import Endpoint, parse_endpoint
 from svcctl.model.prefix import parse_address, parse_prefix
 from svcctl.state import destinations
@@ -71,7 +71,7 @@ class Random:
     def unbind(self) -> None:
         apply_plan(self.state, plan_unbind(self.state, self.binding(), force=True))
 
-    def any_destination(self) -> destinations.Destination | None:
+    def any_destination(self) -> Destination | None:
         found = sorted(destinations.read_all(self.state).values(), key=lambda one: one.id)
         return self.random.choice(found) if found else None
 
@@ -312,7 +312,14 @@ def test_addresses_that_are_not_local(loaded: World) -> None:
     loaded.sh("ip route add blackhole 203.0.113.0/24; ip route add prohibit 203.0.114.0/24")
     for address in ("192.0.2.1", "198.51.100.77", "[2001:db8::1]", "[2001:db8:5::9]", "127.3.4.5", "[::1]"):
         assert explained(f"{address}:80/tcp")["local"] is True, address
-    for address in ("192.0.3.2", "198.51.101.1", "[2001:db8::2]", "[2001:db9::1]", "203.0.113.1", "203.0.114.1"):
+    for address in (
+        "192.0.3.2",
+        "198.51.101.1",
+        "[2001:db8::2]",
+        "[2001:db9::1]",
+        "203.0.113.1",
+        "203.0.114.1",
+    ):
         assert explained(f"{address}:80/tcp")["local"] is False, address
     assert "ip route add local 203.0.113.1 dev lo" in ok("explain", "203.0.113.1:80/tcp").out
 

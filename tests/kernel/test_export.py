@@ -72,7 +72,7 @@ def test_any_set_goes_out_and_in_again(loaded: World, tmp_path: Path) -> None:
 
     @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(binding_sets())
-    def run(bindings):  # type: ignore[no-untyped-def]
+    def run(bindings):
         for binding in bindings:
             bind(binding)
         text = svc("export").out

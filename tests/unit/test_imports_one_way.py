@@ -22,13 +22,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),  # svcctl/__init__.py
     "__main__": {"cli"},
     "errors": set(),
+    "record": set(),
     "bpf": set(),  # could be published by itself
-    "model": {"errors"},
-    "host": {"errors"},
-    "maps": {"errors", "model", "bpf"},
-    "render": {"errors", "model"},
-    "state": {"errors", "model", "host", "maps", "bpf"},
-    "cli": {"errors", "model", "host", "maps", "bpf", "render", "state"},
+    "model": {"errors", "record"},
+    "host": {"errors", "record"},
+    "maps": {"errors", "record", "model", "bpf"},
+    "render": {"errors", "record", "model"},
+    "state": {"errors", "record", "model", "host", "maps", "bpf"},
+    "cli": {"errors", "record", "model", "host", "maps", "bpf", "render", "state"},
 }
 VERSION_READERS = {"state", "cli"}
 """Rooms that may `import svcctl`, for its version and where its objects are."""

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @noun(
     "explain",
-    examples=("svcctl explain 192.0.2.1:443/tcp", "svcctl explain '[2001:db8::1]:53/udp' --from 2001:db8::99"),
+    examples=(
+        "svcctl explain 192.0.2.1:443/tcp",
+        "svcctl explain '[2001:db8::1]:53/udp' --from 2001:db8::99",
+    ),
 )
 @argument("endpoint", ENDPOINT, "Where the connection goes.", metavar="ADDRESS:PORT/PROTOCOL")
 @option("--from", "source", type=ADDRESS, metavar="ADDRESS", help="Where it comes from.")
@@ -81,7 +84,9 @@ def _where(one: DiagSocket) -> str:
 
     if one.family == 6 and one.address.startswith(MAPPED):
         return format_host_port(4, one.address, one.port)
-    return format_host_port(one.family, one.address if len(one.address) == 16 else MAPPED + one.address, one.port)
+    return format_host_port(
+        one.family, one.address if len(one.address) == 16 else MAPPED + one.address, one.port
+    )
 
 
 def _lines(found: Explained, source: Prefix | None) -> Iterator[str]:
@@ -106,8 +111,10 @@ def _facts(found: Explained) -> Iterator[tuple[str, str]]:
         if found.stats:
             yield (
                 "counters",
-                f"{found.stats.lookups} lookups, {found.stats.no_socket} refused without a socket,"
-                f" {found.stats.errors} errors",
+                (
+                    f"{found.stats.lookups} lookups, {found.stats.no_socket} refused without a socket,"
+                    f" {found.stats.errors} errors"
+                ),
             )
     if not found.attached:
         yield "dispatcher", "not attached: bindings have no effect ('svcctl attach netns')"
