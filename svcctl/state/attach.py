@@ -17,6 +17,7 @@ from svcctl.state.session import pin_error
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
+    from svcctl.bpf.map import Map
     from svcctl.bpf.object import Object
     from svcctl.maps.catalog import ProgramShape
     from svcctl.state.session import State
@@ -54,7 +55,7 @@ def pin_dispatcher(writer: Writer, max_bindings: int, max_destinations: int) -> 
             if shape.usage is not None and name not in reuse:
                 writer.put_usage(name, layouts.Usage(0, sizes[name]))
         with loaded.program(catalog.DISPATCH.name) as program:
-            record_program(writer, catalog.DISPATCH, program, catalog.DISPATCH.number)
+            record_program(writer.map("programs"), catalog.DISPATCH, program, catalog.DISPATCH.number)
             if not os.path.lexists(writer.pin(catalog.DISPATCH.pin)):
                 program.pin(writer.pin(catalog.DISPATCH.pin))
 
@@ -67,9 +68,9 @@ def pin_map(writer: Writer, loaded: Object, name: str, prefix: str = "") -> None
     writer.pin_mode(path)
 
 
-def record_program(writer: Writer, shape: ProgramShape, program: Program, index: int) -> None:
+def record_program(programs: Map, shape: ProgramShape, program: Program, index: int) -> None:
     """Write a program's record at `index` of `programs`."""
-    writer.map("programs").update(U32.pack(index), layouts.PROGRAM.pack(describe_program(shape, program)))
+    programs.update(U32.pack(index), layouts.PROGRAM.pack(describe_program(shape, program)))
 
 
 def is_attached(state: State) -> bool:

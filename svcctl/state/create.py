@@ -102,7 +102,7 @@ def _group_id(name: str | None) -> int:
 
     try:
         return grp.getgrnam(name).gr_gid
-    except KeyError:
+    except (KeyError, ValueError):  # ValueError: of a NUL byte
         if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
             return int(name)
         raise UsageProblem(
@@ -199,6 +199,7 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
     except BaseException:
         netns.close()
         raise
+    path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
     published = False
     writer = None
     try:
@@ -217,7 +218,6 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
             )
             # Recorded before anybody can see the directory: whoever finds it after a kill makes the link.
             record_netns(writer)
-        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         bpffs.rename_noreplace(temporary, path)
         published = True
         writer.path = path
@@ -226,13 +226,24 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
         finish_change(writer)
         return Loaded(path, True, options.dispatcher, netns.inode)
     except BaseException:
-        remove_directory(writer.path if writer is not None and published else temporary)
+        _take_back(place, temporary, path if published else None)
         raise
     finally:
         if writer is not None:
             writer.close()
         else:
             netns.close()
+
+
+def _take_back(place: Place, temporary: str, published: str | None) -> None:
+    """Remove what a `load` that failed has made. What cannot be removed is a leftover, as of one that died."""
+    try:
+        if published is None:
+            remove_directory(temporary)
+        else:
+            retire_directory(place, published)
+    except OSError as problem:
+        place.notice(f"left for the next load to remove: {published or temporary}: {problem}")
 
 
 def _make_state_maps(writer: Writer, gid: int) -> None:

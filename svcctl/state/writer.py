@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link
-from svcctl.errors import Conflict, Incompatible, NotLoaded, PermissionProblem
+from svcctl.errors import Conflict, Incompatible, NotLoaded, PermissionProblem, SvcctlError
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, ProgramRecord
@@ -104,22 +104,26 @@ class Change:
     def __enter__(self) -> None:
         writer = self.writer
         writer._depth += 1
-        if writer._depth > 1:
-            if self.fields:
-                writer.put_meta(writer.meta()._replace(**self.fields))
-            return
-        writer.map("writers")  # needed at the end: not to be missed only then
-        meta = writer.meta()
-        writer.put_meta(
-            meta._replace(
-                generation=meta.generation | 1,
-                mark_time_ns=time.time_ns(),
-                mark_pid=os.getpid(),
-                mark_uid=os.getuid(),
-                mark_command=layouts.fit(writer.command, 64),
-                **self.fields,
+        try:
+            if writer._depth > 1:
+                if self.fields:
+                    writer.put_meta(writer.meta()._replace(**self.fields))
+                return
+            writer.map("writers")  # needed at the end: not to be missed only then
+            meta = writer.meta()
+            writer.put_meta(
+                meta._replace(
+                    generation=meta.generation | 1,
+                    mark_time_ns=time.time_ns(),
+                    mark_pid=os.getpid(),
+                    mark_uid=os.getuid(),
+                    mark_command=layouts.fit(writer.command, 64),
+                    **self.fields,
+                )
             )
-        )
+        except BaseException:
+            writer._depth -= 1  # nothing was written, and the next line of a batch must mark again
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -129,11 +133,22 @@ class Change:
         if writer._depth:
             return
         if error is not None:
-            from svcctl.state.recover import recover
-
-            recover(writer, say=False)
+            self._repair()
             return
-        finish_change(writer)
+        try:
+            finish_change(writer)
+        except BaseException:
+            self._repair()
+            raise
+
+    def _repair(self) -> None:
+        """Repair at once. The error that led here is the one to report, whatever comes of it."""
+        from svcctl.state.recover import recover
+
+        try:
+            recover(self.writer, say=False)
+        except (SvcctlError, OSError) as problem:
+            self.writer.place.notice(f"left for the next command to repair: {problem}")
 
 
 def finish_change(writer: Writer) -> None:
@@ -192,6 +207,7 @@ def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
                 f"{path}: permission denied", hint="changes need root: try sudo"
             ) from None
         except NotADirectoryError:
+            places.check_bpffs(place.bpffs)
             raise Incompatible(f"{path}: not a directory") from None
         try:
             if not any_mode:
@@ -253,12 +269,18 @@ def check_programs(writer: Writer) -> None:
         if info is not None and info.program_id != record.id:
             raise Conflict(
                 f"{writer.pin(shape.link_pin)}: runs program {info.program_id}, svcctl loaded {record.id}",
-                hint="someone else swapped it; 'svcctl upgrade' puts svcctl's program back",
+                hint="someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back",
             )
 
 
 def check_map_ids(state: State, names: tuple[str, ...]) -> None:
-    """Refuse to change what no packet would meet: a pinned map the program does not read, a link that was lost."""
+    """Refuse to change what no packet would meet: a pinned map the program does not read, a link that was lost.
+
+    Any map that is missing is missed now, and not when half the work is done.
+    """
+    for name in catalog.MAPS:
+        if not os.path.lexists(state.pin(name)):
+            raise places.missing_pin(state.pin(name))
     state.check_maps(names)
     shape = catalog.DISPATCH
     if os.path.lexists(state.pin(shape.link_pin)):
