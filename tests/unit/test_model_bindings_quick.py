@@ -38,9 +38,7 @@ def outcome(text: str, piece: int) -> Any:
     st.sampled_from([None, 0, 1]),
     st.booleans(),
 )
-def test_same_as_entry_by_entry(
-    entries: list[Any], piece: int, indent: int | None, compact: bool
-) -> None:
+def test_same_as_entry_by_entry(entries: list[Any], piece: int, indent: int | None, compact: bool) -> None:
     separators = (",", ":") if compact else None
     text = json.dumps({"bindings": entries}, indent=indent, separators=separators)
     assert outcome(text, piece) == outcome(text, NEVER)
@@ -63,7 +61,12 @@ def test_sound_files_take_the_quick_way(monkeypatch: pytest.MonkeyPatch, protoco
     """All but the last piece: otherwise a million entries take twice as long."""
     slowly: list[int] = []
     plain = bindings_file._entry_at
-    monkeypatch.setattr(bindings_file, "_entry_at", lambda text, at: slowly.append(at) or plain(text, at))
+
+    def entry_at(text: str, at: int) -> Any:
+        slowly.append(at)
+        return plain(text, at)
+
+    monkeypatch.setattr(bindings_file, "_entry_at", entry_at)
     entries = [
         {"label": f"web-{n % 7}", "prefix": f"10.{n >> 8}.{n & 255}.0/24", "port": n, **protocol}
         for n in range(5_000)
