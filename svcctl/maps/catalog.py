@@ -6,9 +6,10 @@ object file; a test compares them with the built objects.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from svcctl.maps import enums, layouts
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from svcctl.maps.layouts import Layout
@@ -25,7 +26,7 @@ MAX_BINDINGS = 16_000_000
 MAX_DESTINATIONS = 1_000_000
 
 
-class MapShape(NamedTuple):
+class MapShape(Record):
     """Type and sizes in bytes of a map; `usage` its index in `usage`, or None."""
 
     type: int
@@ -34,7 +35,7 @@ class MapShape(NamedTuple):
     usage: int | None = None
 
 
-class ProgramShape(NamedTuple):
+class ProgramShape(Record):
     """A program: name in the object, pin names, object file without suffix, attachment hook."""
 
     number: int

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import svcctl
 from svcctl.errors import Conflict, PermissionProblem, SvcctlError, UsageProblem
 from svcctl.host import bpffs
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, layouts
+from svcctl.record import Record
 from svcctl.state import place as places
 from svcctl.state.attach import (
     attach_netns,
@@ -34,7 +35,7 @@ DIRECTORY_MODE = 0o2710
 PIN_MODE = 0o640
 
 
-class LoadOptions(NamedTuple):
+class LoadOptions(Record):
     """What `load` was asked for; None stands for 'not given'."""
 
     group: str | None = None
@@ -45,7 +46,7 @@ class LoadOptions(NamedTuple):
     from_tubular: bool = False
 
 
-class Loaded(NamedTuple):
+class Loaded(Record):
     """What `load` did. `created` is False when the state was there already, as asked for."""
 
     path: str
@@ -101,7 +102,7 @@ def _group_id(name: str | None) -> int:
 
     try:
         return grp.getgrnam(name).gr_gid
-    except KeyError:
+    except (KeyError, ValueError):  # ValueError: of a NUL byte
         if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
             return int(name)
         raise UsageProblem(

@@ -8,7 +8,7 @@ writing are copied before the swap, and what was added meanwhile is added after 
 from __future__ import annotations
 
 from sys import byteorder
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from svcctl.bpf.btf import Btf
 from svcctl.bpf.errors import BpfError
@@ -16,6 +16,7 @@ from svcctl.bpf.map import Map
 from svcctl.errors import Incompatible
 from svcctl.maps import catalog
 from svcctl.maps.layouts import COPY_REQUEST, SOCKETS_PER_DESTINATION, U32, CopyRequest
+from svcctl.record import Record
 from svcctl.state.programs import load_object
 from svcctl.state.session import pin_error
 
@@ -31,7 +32,7 @@ COUNTERS = ("dispatch_stats", "drop_stats")
 ETHERNET_HEADER = 14
 
 
-class Field(NamedTuple):
+class Field(Record):
     """A field of an old layout: offset and size in bytes; whether it is bytes rather than an integer."""
 
     offset: int

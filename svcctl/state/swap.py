@@ -43,9 +43,7 @@ def drop_next(writer: Writer) -> list[str]:
     if programs is not None:
         for shape in catalog.PROGRAMS:
             if writer.program_record(layouts.NEXT_PROGRAMS + shape.number).id:
-                programs.update(
-                    U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size)
-                )
+                programs.update(U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size))
     return left
 
 
@@ -103,9 +101,7 @@ def go_forward(writer: Writer, between: Callable[[], None] | None = None) -> Non
             record = writer.program_record(layouts.NEXT_PROGRAMS + shape.number)
             if record.id:
                 programs.update(U32.pack(shape.number), layouts.PROGRAM.pack(record))
-                programs.update(
-                    U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size)
-                )
+                programs.update(U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size))
     writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_NONE, swap_programs=0))
 
 
@@ -114,6 +110,7 @@ def check_link(writer: Writer, shape: ProgramShape) -> None:
     info = link_info(writer, shape)
     if info is None:
         return
+    loaded = 0
     for prefix in ("", catalog.NEXT):
         program = open_program(writer, shape, prefix)
         if program is None:

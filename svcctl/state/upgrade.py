@@ -7,11 +7,12 @@ attached (`force`).
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import svcctl
 from svcctl.errors import Full, NotFound
 from svcctl.maps import catalog, enums, layouts
+from svcctl.record import Record
 from svcctl.state import migrate, swap
 from svcctl.state import place as places
 from svcctl.state.attach import open_program, pin_map
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
-class UpgradeOptions(NamedTuple):
+class UpgradeOptions(Record):
     """New sizes (None: as they are); `force`: swap even what is the same, or was swapped by someone else."""
 
     max_bindings: int | None = None
@@ -35,7 +36,7 @@ class UpgradeOptions(NamedTuple):
     force: bool = False
 
 
-class Resized(NamedTuple):
+class Resized(Record):
     """A map made anew: name, old and new max_entries, whether its layout was an older one."""
 
     name: str
@@ -44,7 +45,7 @@ class Resized(NamedTuple):
     migrated: bool
 
 
-class Upgraded(NamedTuple):
+class Upgraded(Record):
     """What was done. Ids of the program before and after are equal when nothing was."""
 
     old_version: str

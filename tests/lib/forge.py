@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tests.lib.cli import ROOT, clean_environment
 
-_SERVER = r'''
+_SERVER = r"""
 import errno, grp, hashlib, importlib, json, os, pkgutil, select, subprocess, sys
 
 def load_everything():
@@ -100,7 +100,7 @@ def serve():
         print(json.dumps(answer), file=reply, flush=True)
 
 serve()
-'''
+"""
 
 
 class Done(NamedTuple):

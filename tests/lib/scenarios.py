@@ -83,7 +83,9 @@ class Scenario:
 
     def answers(self) -> Answers:
         """Who answers each question now."""
-        return [self.stage.traffic.ask(where, port, udp=kind == "udp") for where, port, kind in self.questions]
+        return [
+            self.stage.traffic.ask(where, port, udp=kind == "udp") for where, port, kind in self.questions
+        ]
 
 
 class Load(Scenario):
@@ -212,7 +214,12 @@ class LoadBindings(Scenario):
 
     def _write(self, name: str, bound: dict[int, str]) -> None:
         bindings = [
-            {"label": label, "prefix": f"127.2.{n}.{'1/32' if n % 2 else '0/24'}", "port": PLAIN, "protocol": "tcp"}
+            {
+                "label": label,
+                "prefix": f"127.2.{n}.{'1/32' if n % 2 else '0/24'}",
+                "port": PLAIN,
+                "protocol": "tcp",
+            }
             for n, label in bound.items()
         ]
         bindings.append({"label": "spare", "prefix": "127.9.9.8/32", "port": 9, "protocol": "tcp"})
