@@ -38,9 +38,7 @@ def outcome(text: str, piece: int) -> Any:
     st.sampled_from([None, 0, 1]),
     st.booleans(),
 )
-def test_same_as_entry_by_entry(
-    entries: list[Any], piece: int, indent: int | None, compact: bool
-) -> None:
+def test_same_as_entry_by_entry(entries: list[Any], piece: int, indent: int | None, compact: bool) -> None:
     separators = (",", ":") if compact else None
     text = json.dumps({"bindings": entries}, indent=indent, separators=separators)
     assert outcome(text, piece) == outcome(text, NEVER)
