@@ -77,11 +77,14 @@ def copy_entries(name: str, old: Map, new: Map, keys: bytes, values: bytes, coun
         new.update_many(keys, values, count)
         return
     out_keys, out_values, kept = [], [], 0
+    empty = bytes(value_size) if is_array else None  # as a new array is anyway: most of a large one
     for number in range(count):
+        value = values[value_size * number : value_size * (number + 1)]
+        if value == empty:
+            continue
         key = keys[key_size * number : key_size * (number + 1)]
         if is_array and U32.unpack(key)[0] >= new.info.max_entries:
             continue
-        value = values[value_size * number : value_size * (number + 1)]
         out_keys.append(convert_key(key) if convert_key else key)
         out_values.append(convert_value(value) if convert_value else value)
         kept += 1
