@@ -161,8 +161,8 @@ def test_group_down_to_its_last_member(small: World, server: Server, kind: str) 
 
 @pytest.mark.quick
 @pytest.mark.covers(
-    "upgrade", "copy_sockets: tc", "copy_sockets: map sockmap", "copy_sockets: helper map_lookup_elem",
-    "copy_sockets: helper map_update_elem", "copy_sockets: helper sk_release", "copy_sockets: helper skb_load_bytes",
+    "upgrade", "copy_sockets: sk_lookup", "copy_sockets: map sockmap", "copy_sockets: helper map_lookup_elem",
+    "copy_sockets: helper map_update_elem", "copy_sockets: helper sk_release",
 )  # fmt: skip
 def test_upgrade_and_resize_under_load(small: World, server: Server) -> None:
     """Programs swapped and maps grown with the sockets in them: no request fails."""
