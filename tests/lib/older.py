@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,7 +160,7 @@ def compile_objects(root: Path, out: Path, names: tuple[str, ...] = ("state", "d
             "-Ibpf/include",
             "-I/usr/include/" + os.uname().machine + "-linux-gnu",
         ]
-        done = build_objects.subprocess.run(
+        done = subprocess.run(
             [*command, "-c", "-o", str(path), f"bpf/{name}.bpf.c"], cwd=root, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
