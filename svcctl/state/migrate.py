@@ -127,20 +127,21 @@ def _add_words(have: bytes, plus: bytes, minus: bytes) -> bytes:
     return b"".join(words)
 
 
-def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> int:
-    """Copy slots by a BPF program; returns how many sockets could not be copied.
+def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> list[int]:
+    """Copy slots by a BPF program; returns for each request how many sockets could not be copied.
 
     User space reads cookies from a sockmap, never sockets. One that closes meanwhile leaves both maps.
     """
-    failed = 0
     with (
         load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded,
         loaded.program("copy_sockets") as program,
     ):
-        for request in requests:
-            packet = (bytes(ETHERNET_HEADER) + COPY_REQUEST.pack(request)).ljust(64, b"\0")
-            failed += program.test_run(data=packet).retval
-    return failed
+        return [
+            program.test_run(
+                data=(bytes(ETHERNET_HEADER) + COPY_REQUEST.pack(request)).ljust(64, b"\0")
+            ).retval
+            for request in requests
+        ]
 
 
 def all_slots(destination: int) -> CopyRequest:
