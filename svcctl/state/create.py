@@ -78,10 +78,8 @@ def load(place: Place, options: LoadOptions, command: str) -> Loaded:
         exists = os.path.lexists(path) and not _reclaimed(place, command)
         if options.from_tubular and old is None:
             _no_tubular(place, exists)
-        if exists:
-            done = _loaded_already(place, options, gid, command, path)
-        else:
-            done = _create(place, options, gid, command)
+        make = _loaded_already if exists else _create
+        done = make(place, options, gid, command)
         if old is not None:
             from svcctl.state.tubular import take_over
 
@@ -195,7 +193,7 @@ def _reclaimed(place: Place, command: str) -> bool:
         return dead
 
 
-def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, path: str) -> Loaded:
+def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str) -> Loaded:
     """Compare what is there with what was asked for."""
     with open_writer(place, command) as writer:
         meta = writer.meta()
@@ -205,13 +203,13 @@ def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, 
         differs += size_differences(writer, options.max_bindings, options.max_destinations)
         if differs:
             raise Conflict(
-                f"load: {path}: already loaded with {'; '.join(differs)}",
+                f"load: {writer.path}: already loaded with {'; '.join(differs)}",
                 hint="'svcctl upgrade --max-...' changes sizes without interruption; 'svcctl unload' starts anew",
             )
         attached = is_attached(writer)
         if options.dispatcher and not attached:
             place.notice("the dispatcher is not attached: 'svcctl attach netns' does it")
-        return Loaded(path, False, attached, writer.netns.inode)
+        return Loaded(writer.path, False, attached, writer.netns.inode)
 
 
 def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loaded:

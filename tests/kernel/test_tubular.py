@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -278,18 +279,16 @@ def test_killed_and_run_again(
         print(f"\nload --from-tubular: {len(chosen)} kills at {len(points)} system calls")
 
 
-def _fill_again(one: Tubular, sockets: dict[str, object]) -> None:
+def _fill_again(one: Tubular, sockets: dict[str, socket.socket]) -> None:
     for name, label, family, protocol in (
         ("web", "web", 4, TCP),
         ("web6", "web", 6, TCP),
         ("dns", "dns", 4, UDP),
         ("lonely", "lonely", 4, TCP),
     ):
-        one.register(label, family, protocol, sockets[name].fileno())  # type: ignore[attr-defined]
+        one.register(label, family, protocol, sockets[name].fileno())
     one.bind("web", TCP, "127.1.0.0/16", 80)
     one.bind("web", TCP, "127.1.2.3", 0)
     one.bind("web", TCP, "::1", 80)
     one.bind("dns", UDP, "127.0.0.0/8", 53)
     one.bind("nobody", TCP, "127.1.9.0/24", 80)
-
-

@@ -166,7 +166,8 @@ def test_resized_under_load(served: Server) -> None:
     assert set(group.heard) <= set(GROUP)
     assert set(dns.heard) == {"dns"}
     members = {
-        one["label"]: len(one["members"]) for one in json.loads(svc("destinations", "-o", "json").out)["destinations"]
+        one["label"]: len(one["members"])
+        for one in json.loads(svc("destinations", "-o", "json").out)["destinations"]
     }
     assert members == {"web": 1, "group": 3, "dns": 1}
 
@@ -223,7 +224,11 @@ def test_smaller_than_an_id_in_use(served: Server) -> None:
     [
         ([("bind", "a", "tcp", f"10.0.0.{n}", 80) for n in range(1, 4)], "exact", "--max-bindings"),
         ([("bind", "a", "tcp", f"10.0.{n}.0/24", 80) for n in range(1, 4)], "bindings", "--max-bindings"),
-        ([("bind", f"label{n}", "tcp", f"10.0.{n}.0/24", 80) for n in range(1, 4)], "destinations", "--max-destinations"),
+        (
+            [("bind", f"label{n}", "tcp", f"10.0.{n}.0/24", 80) for n in range(1, 4)],
+            "destinations",
+            "--max-destinations",
+        ),
     ],
     ids=["exact", "bindings", "destinations"],
 )
@@ -283,7 +288,11 @@ def test_newer_layout(served: Server, tmp_path: Path) -> None:
     pins = _pins()
     file = tmp_path / "none"
     file.write_text('{"bindings": []}')
-    for words in (*NEWER, ("register-pid", served.pid, "web", "tcp", "127.0.0.2", 8000), ("load-bindings", file)):
+    for words in (
+        *NEWER,
+        ("register-pid", served.pid, "web", "tcp", "127.0.0.2", 8000),
+        ("load-bindings", file),
+    ):
         ran = svc(*words, code=7)
         assert f"layout {layouts.SCHEMA + 1}" in ran.err, (words, ran)
         assert "9.1.0" in ran.err, (words, ran)
@@ -464,7 +473,9 @@ def test_program_pin_lost(served: Server) -> None:
 
 def test_without_dispatcher(world: World) -> None:
     svc("load", "--no-dispatcher")
-    assert svc("upgrade", "--max-bindings", 5, code=5).err.startswith("svcctl: error: upgrade: the dispatcher was never")
+    assert svc("upgrade", "--max-bindings", 5, code=5).err.startswith(
+        "svcctl: error: upgrade: the dispatcher was never"
+    )
     svc("upgrade")
     svc("upgrade", "--force")
     assert inspect_state.problems() == []
@@ -480,12 +491,19 @@ def test_sockets_that_were_shut_down(served: Server) -> None:
     assert inspect_state.problems() == []
 
 
-def test_no_write_before_the_verifier_agrees(served: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_write_before_the_verifier_agrees(
+    served: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An object that does not load leaves everything as it is."""
     root = tmp_path / "bad"
     shutil.copytree(older.ROOT / "bpf", root / "bpf")
     source = root / "bpf" / older.PROGRAM
-    source.write_text(source.read_text().replace("int dispatch(struct bpf_sk_lookup *ctx)\n{", "int dispatch(struct bpf_sk_lookup *ctx)\n{\n\t*(volatile __u64 *)0 = 1;\n"))
+    source.write_text(
+        source.read_text().replace(
+            "int dispatch(struct bpf_sk_lookup *ctx)\n{",
+            "int dispatch(struct bpf_sk_lookup *ctx)\n{\n\t*(volatile __u64 *)0 = 1;\n",
+        )
+    )
     objects = older.compile_objects(root, tmp_path / "objects", ("state", "dispatch", "copy"))
     before = _program()
     monkeypatch.setenv("SVCCTL_OBJECTS", str(objects))
@@ -512,5 +530,3 @@ def test_memory_refused(served: Server, monkeypatch: pytest.MonkeyPatch) -> None
     assert (_program(), _pins()) == (before, pins)
     _all_answer()
     assert inspect_state.problems() == []
-
-

@@ -73,7 +73,11 @@ def _check_carried_over(before: dict[str, Any]) -> None:
         assert meta.schema == layouts.SCHEMA
         for name, shape in catalog.MAPS.items():
             info = state.map(name).info
-            assert (info.type, info.key_size, info.value_size) == (shape.type, shape.key_size, shape.value_size)
+            assert (info.type, info.key_size, info.value_size) == (
+                shape.type,
+                shape.key_size,
+                shape.value_size,
+            )
         assert layouts.text(meta.version) == "0.1.0"
     after = _listing()
     for was, now in zip(before["destinations"], after["destinations"], strict=True):
@@ -90,7 +94,12 @@ def _check_carried_over(before: dict[str, Any]) -> None:
 def _carry_over(kind: Older, tmp_path: Path) -> None:
     before = _listing()
     older.make_older(kind, older.build(kind, tmp_path))
-    for words in (("bind", "x", "tcp", "127.9.0.1", 1), ("bindings",), ("destinations",), ("unregister", "web", "ipv4", "tcp")):
+    for words in (
+        ("bind", "x", "tcp", "127.9.0.1", 1),
+        ("bindings",),
+        ("destinations",),
+        ("unregister", "web", "ipv4", "tcp"),
+    ):
         ran = svc(*words, code=7)
         assert "svcctl upgrade" in ran.err, ran
     with asking("tcp", "127.1.0.1", 80) as web, asking("tcp", "127.3.0.1", 80) as group:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts import build_objects
 from svcctl.bpf.link import Link
 from svcctl.bpf.map import Map
 from svcctl.bpf.object import Object
@@ -25,6 +25,7 @@ from svcctl.state import migrate
 from svcctl.state.place import Place
 from svcctl.state.programs import object_digest
 from svcctl.state.writer import Writer, lock_state
+from tests.lib.bpf_source import clang
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIX = "bpfel" if sys.byteorder == "little" else "bpfeb"
@@ -81,9 +82,7 @@ KINDS = {
         {"dispatch_stats": _each_cpu(_cut(16), 24)},
     ),
     "usage-without-max": Older((_drop_field("svc_usage", "max"),), {"usage": _cut(4)}),
-    "shorter-commands": Older(
-        ((TYPES, r"char command\[112\]", "char command[48]"),), {"writers": _cut(64)}
-    ),
+    "shorter-commands": Older(((TYPES, r"char command\[112\]", "char command[48]"),), {"writers": _cut(64)}),
     "program-without-version": Older(
         ((TYPES, r"(sha256\[32\];[^\n]*)\n\tchar version\[32\];", r"\1"),), {"programs": _without_version}
     ),
@@ -93,7 +92,11 @@ KINDS = {
     ),
     "narrow-port-counts": Older(
         (
-            (TYPES, r"struct svc_ports \{\n\t__u32 exact;\n\t__u32 trie;", r"struct svc_ports {\n\t__u16 exact;\n\t__u16 trie;"),
+            (
+                TYPES,
+                r"struct svc_ports \{\n\t__u32 exact;\n\t__u32 trie;",
+                r"struct svc_ports {\n\t__u16 exact;\n\t__u16 trie;",
+            ),
         ),
         {"ports": _ports},
     ),
@@ -101,7 +104,9 @@ KINDS = {
         ((TYPES, "#define SVC_LABEL_BYTES 255", "#define SVC_LABEL_BYTES 63"),),
         keys={"destinations": lambda key: key[:63] + key[255:]},
     ),
-    "fewer-drop-reasons": Older(((MAPS, r"max_entries, SVC_DROP_REASONS", "max_entries, 2"),), {"drop_stats": lambda v: v}),
+    "fewer-drop-reasons": Older(
+        ((MAPS, r"max_entries, SVC_DROP_REASONS", "max_entries, 2"),), {"drop_stats": lambda v: v}
+    ),
     "without-hints": Older(
         (
             (MAPS, r"/\* Per destination the slot[^/]*\*/\nstruct \{[^}]*\} hints SEC\(\"\.maps\"\);\n", ""),
@@ -126,7 +131,10 @@ def build(older: Older, scratch: Path, schema: int = layouts.SCHEMA - 1) -> Path
     """Compile `state` and `dispatch` with the changes; the directory of the objects."""
     root = scratch / "older"
     shutil.copytree(ROOT / "bpf", root / "bpf")
-    for name, pattern, replacement in ((TYPES, r"#define SVC_SCHEMA \d+", f"#define SVC_SCHEMA {schema}"), *older.changes):
+    for name, pattern, replacement in (
+        (TYPES, r"#define SVC_SCHEMA \d+", f"#define SVC_SCHEMA {schema}"),
+        *older.changes,
+    ):
         file = root / "bpf" / name
         text, count = re.subn(pattern, replacement, file.read_text())
         assert count, f"{name} has nothing like {pattern}"
@@ -139,14 +147,20 @@ def build(older: Older, scratch: Path, schema: int = layouts.SCHEMA - 1) -> Path
 def compile_objects(root: Path, out: Path, names: tuple[str, ...] = ("state", "dispatch")) -> Path:
     """Compile some of a tree's programs for this machine."""
     out.mkdir(exist_ok=True)
-    clang = build_objects.find_clang()
-    flags = [flag for flag in build_objects.FLAGS if flag != "-Werror"]
+    machine = os.uname().machine
+    command = [
+        clang(),
+        "-g",
+        "-O2",
+        "-mcpu=v3",
+        "-target",
+        SUFFIX,
+        "-Ibpf/include",
+        f"-I/usr/include/{machine}-linux-gnu",
+    ]
     for name in names:
-        path = out / f"{name}.{SUFFIX}.o"
-        command = [clang, *flags, "-target", SUFFIX, "-Ibpf/include", "-I/usr/include/" + os.uname().machine + "-linux-gnu"]
-        done = build_objects.subprocess.run(
-            [*command, "-c", "-o", str(path), f"bpf/{name}.bpf.c"], cwd=root, capture_output=True, text=True
-        )
+        made = ["-c", "-o", str(out / f"{name}.{SUFFIX}.o"), f"bpf/{name}.bpf.c"]
+        done = subprocess.run([*command, *made], cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     return out
 

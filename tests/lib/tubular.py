@@ -135,7 +135,9 @@ class Tubular:
     def _destination(self, label: str, family: int, protocol: int, more: int) -> int:
         key = (label, family, protocol)
         number = self.ids.setdefault(key, len(self.ids))
-        raw = struct.pack("=255sBB", label.encode(), socket.AF_INET if family == 4 else socket.AF_INET6, protocol)
+        raw = struct.pack(
+            "=255sBB", label.encode(), socket.AF_INET if family == 4 else socket.AF_INET6, protocol
+        )
         with self._map("destinations") as named:
             have = named.lookup(raw)
             count = struct.unpack("=II", have)[1] if have else 0
@@ -148,7 +150,9 @@ class Tubular:
         bits = 24 + length + (96 if family == 4 else 0)
         number = self._destination(label, family, protocol, 1)
         with self._map("bindings") as bindings:
-            bindings.update(struct.pack("=IBH16s", bits, protocol, port, address), struct.pack("=II", number, bits))
+            bindings.update(
+                struct.pack("=IBH16s", bits, protocol, port, address), struct.pack("=II", number, bits)
+            )
 
     def register(self, label: str, family: int, protocol: int, fd: int) -> None:
         """As `tubectl register`."""
