@@ -118,7 +118,7 @@ def test_writers_without_a_queue_lose_nothing(svcctl: Forge) -> None:
         lines.append(("bind", "two", "udp", f"10.2.{n}.0/24", "53"))
     ended = [svcctl.wait(pid) for pid in [svcctl.start(*line) for line in lines]]
     assert [one.code for one in ended] == [0] * len(lines)
-    lines = [("unbind", *line[1:]) for line in lines[::2]] + [("upgrade", "--force")]  # type: ignore[list-item]
+    lines = [("unbind", *line[1:]) for line in lines[::2]] + [("upgrade", "--force")]
     ended = [svcctl.wait(pid) for pid in [svcctl.start(*line) for line in lines]]
     assert [one.code for one in ended] == [0] * len(lines), [one.all for one in ended if one.code]
     bound = json.loads(svcctl.ok("bindings", "-o", "json").out)["bindings"]
