@@ -23,7 +23,8 @@ CHANGING = frozenset(
 """Calls that can leave something behind when the process is gone, with the lock itself and the exit."""
 
 UNSTEADY = frozenset(
-    "brk mmap munmap mprotect mremap madvise futex getrandom rt_sigaction rt_sigprocmask restart_syscall".split()
+    "brk clock_gettime futex getrandom getrusage gettimeofday madvise mmap mprotect mremap munmap restart_syscall"
+    " rt_sigaction rt_sigprocmask sched_getaffinity sched_yield time".split()
 )
 """Calls of the interpreter's own house-keeping, whose number differs from run to run by one or two."""
 
