@@ -165,7 +165,7 @@ static __always_inline __u64 find_prefix(struct svc_binding_key *key, __u16 port
 static __always_inline int find_destination(const struct bpf_sk_lookup *ctx,
 					    __u32 *destination)
 {
-	struct svc_binding_key key = { .prefixlen = FULL_LENGTH };
+	struct svc_binding_key key = {};
 	struct svc_exact_key *full = (struct svc_exact_key *)&key.protocol;
 	union {
 		__u64 word;
@@ -182,6 +182,9 @@ static __always_inline int find_destination(const struct bpf_sk_lookup *ctx,
 	if (!own->exact && !own->trie && !every->exact && !every->trie)
 		return 0;
 
+	/* Not as an initializer, which would make a .rodata without variables:
+	 * Linux 5.10 refuses the whole BTF for it, and old layouts are read by BTF. */
+	key.prefixlen = FULL_LENGTH;
 	key.protocol = ctx->protocol;
 	if (!fill_address(&key, ctx))
 		return 0;
