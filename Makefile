@@ -18,7 +18,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=SVCCTL_REQUIRE,S
 BPF_SOURCES := $(wildcard bpf/*.bpf.c bpf/include/*.h bpf/include/*/*.h) scripts/build_objects.py
 OBJECTS := build/.objects
 
-.PHONY: help build objects demo test lint format bench matrix crash dist deb install uninstall completions clean need-%
+.PHONY: help build objects demo test lint format bench matrix crash dist deb install uninstall completions man clean need-%
 
 help: ## this list
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -70,6 +70,9 @@ uninstall: ## remove what `make install` with the same PREFIX and DESTDIR put th
 
 completions: build ## write the completion scripts again from the commands that exist
 	$(PY) scripts/completions.py
+
+man: build ## write the man pages again from man/*.in and the commands that exist
+	$(PY) scripts/manual.py
 
 clean: ## remove everything that was built (downloaded kernels too)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis svcctl/objects/*.o

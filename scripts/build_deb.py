@@ -19,11 +19,11 @@ import stage
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH") or 1580601600)
-_NAME, _EMAIL = (
+_NAME, _MAIL = (
     os.environ.get("DEBFULLNAME", "svcctl maintainers"),
     os.environ.get("DEBEMAIL", "svcctl@packages.invalid"),
 )
-MAINTAINER = f"{_NAME} <{_EMAIL}>"
+MAINTAINER = f"{_NAME} <{_MAIL}>"
 
 CONTROL = """\
 Package: svcctl

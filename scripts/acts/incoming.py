@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.acts.stage import Requests, Stage, Wrong, play
+from acts.stage import Requests, Stage, Wrong, play
 
 NGINX = """
 daemon off;
@@ -49,7 +49,12 @@ def incoming() -> None:
         stage.run(f"svcctl register-pid {pid} web tcp 127.0.0.1 8080", expect="registered web#tcp:ipv4")
 
         stage.say("Now any of those addresses and ports reaches it.")
-        for url in ("http://192.0.2.1/", "http://192.0.2.254/", "http://127.0.0.77:1234/", "http://127.0.0.77:65000/"):
+        for url in (
+            "http://192.0.2.1/",
+            "http://192.0.2.254/",
+            "http://127.0.0.77:1234/",
+            "http://127.0.0.77:65000/",
+        ):
             stage.run(f"curl -s -m 3 {url} | head -n 1", expect="nginx at" if shutil.which("nginx") else "<")
         stage.run("svcctl explain 192.0.2.7:80/tcp", expect="web")
 
@@ -63,7 +68,9 @@ def incoming() -> None:
         load.start()
         time.sleep(0.3)
         stage.run("svcctl upgrade --force", expect="upgraded dispatch")
-        stage.run("for i in $(seq 18); do svcctl upgrade --force -q; done | tail -n 1", expect="upgraded dispatch")
+        stage.run(
+            "for i in $(seq 18); do svcctl upgrade --force -q; done | tail -n 1", expect="upgraded dispatch"
+        )
         stage.run("svcctl upgrade --max-destinations 2048", expect="resized sockets (16384 -> 32768 entries)")
         time.sleep(0.3)
         print(load.finish())

@@ -108,7 +108,9 @@ class Requests(threading.Thread):
         self._ended.set()
         self.join()
         if self.failed:
-            raise Wrong(f"{len(self.failed)} of {self.answered + len(self.failed)} requests failed: {self.failed[0]}")
+            raise Wrong(
+                f"{len(self.failed)} of {self.answered + len(self.failed)} requests failed: {self.failed[0]}"
+            )
         if not self.answered:
             raise Wrong("no request was answered")
         return f"{self.answered} requests meanwhile, 0 failed"

@@ -40,8 +40,8 @@ def write(
       passed in means the kernel never came to set it, so nothing is done.
     * EINVAL and 524: the rest one by one.
     * ENOMEM: a batch in a full memory cgroup fails where the same entries still go in one by one, because
-      memory is reclaimed between system calls. Go on after a pause, in smaller pieces, then one by one, and
-      give up when an entry fails after every pause.
+      memory is reclaimed between system calls. Go on after a pause, in smaller pieces, where a piece does not
+      even begin one by one, and give up when an entry fails after every pause.
     """
     position = skipped = stalls = 0
     piece = chunk
@@ -67,7 +67,7 @@ def write(
         elif errno == ENOMEM and stalls < len(PAUSES):
             sleep(PAUSES[stalls])
             stalls += 1
-            piece = max(1, n // 8)
+            piece = max(1, n // 8) if done else 1
         else:
             return errno, position, skipped
     return 0, position, skipped

@@ -71,8 +71,11 @@ class VerifierRejected(BpfError):
 
 
 def last_line(log: str) -> str:
-    """The line of a verifier log that says why, without the statistics after it."""
-    for line in reversed(log.splitlines()):
+    """The line of a verifier log that says why, without what comes after it.
+
+    That is statistics, and since Linux 7.3 an explanation over many lines, headed "Verification failed: ...".
+    """
+    for line in reversed(log.partition("\nVerification failed:")[0].splitlines()):
         line = line.strip()
         if line and not line.startswith(_LOG_NOISE):
             return line

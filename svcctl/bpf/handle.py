@@ -104,5 +104,7 @@ class Handle:
         if getattr(self, "fd", -1) >= 0:
             import warnings
 
-            warnings.warn(f"{self.subject} was never closed", ResourceWarning, stacklevel=2, source=self)
-            self.close()
+            try:  # a warning can be an error
+                warnings.warn(f"{self.subject} was never closed", ResourceWarning, stacklevel=2, source=self)
+            finally:
+                self.close()

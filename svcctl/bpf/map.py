@@ -135,7 +135,11 @@ class Map(Handle):
         raise BpfError(-result, "look up in", self.subject)
 
     def update(self, key: bytes, value: bytes, flags: int = 0) -> None:
-        """Write one entry. Errors: EEXIST (NOEXIST), ENOENT (EXIST), E2BIG (full), EPERM (read-only)."""
+        """Write one entry.
+
+        Errors: EEXIST (with NOEXIST), ENOENT (with EXIST), E2BIG (full; a full trie says ENOSPC), EPERM
+        (opened read-only, or frozen), ENOMEM.
+        """
         self._check_key(key)
         if len(value) != self.value_bytes:
             raise ValueError(f"{self.subject}: value of {len(value)} bytes, expected {self.value_bytes}")
@@ -205,7 +209,7 @@ class Map(Handle):
     def update_many(self, keys: Buffer, values: Buffer, count: int) -> None:
         """Write `count` entries from back-to-back keys and values, in their order, overwriting.
 
-        BpfError has `done`, the entries written before the one that failed (E2BIG: full; ENOMEM: memory).
+        BpfError has `done`, the entries written before the one that failed.
         """
         from svcctl.bpf import batch
 

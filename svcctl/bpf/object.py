@@ -201,8 +201,10 @@ class Object:
         if getattr(self, "_pointer", None) is not None:
             import warnings
 
-            warnings.warn(f"{self.path} was never closed", ResourceWarning, stacklevel=2, source=self)
-            self.close()
+            try:  # a warning can be an error
+                warnings.warn(f"{self.path} was never closed", ResourceWarning, stacklevel=2, source=self)
+            finally:
+                self.close()
 
 
 def _rejected_program(lines: list[str]) -> str | None:

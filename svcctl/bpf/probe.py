@@ -26,7 +26,7 @@ from svcctl.bpf.map import Map
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOG_BYTES = 4096
+_LOG_BYTES = 16_384
 _REFUSED = (b"unknown func", b"invalid func", b"cannot use helper")
 
 

@@ -101,8 +101,9 @@ class Program(Handle):
     ) -> TestRun:
         """Run it `repeat` times with BPF_PROG_TEST_RUN on a context and packet of our making.
 
-        Raises BpfError: ENOTSUPP (524) for types without it, EINVAL for a context of the wrong size,
-        EOPNOTSUPP when sk_lookup chose a socket of a SO_REUSEPORT group.
+        Raises BpfError: ENOTSUPP (524) for types without it, EINVAL for a context of the wrong size, ENOSPC
+        when `ctx_size_out` is not 0 and less than the context, EOPNOTSUPP when sk_lookup chose a socket of a
+        SO_REUSEPORT group.
         """
         data_out = (c_char * (len(data) + 512))() if data else None
         ctx_out = (c_char * ctx_size_out)() if ctx_size_out else None

@@ -21,7 +21,7 @@ _NETNS_DIRECTORY = "/run/netns"
 
 
 def items(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionItem]:
-    """Candidates of one kind (label, prefix, port, address, netns, file, directory) that go on `incomplete`."""
+    """Candidates of a kind (label, prefix, port, address, netns, file, directory) that go on `incomplete`."""
     from click.shell_completion import CompletionItem
 
     if kind in ("file", "directory"):

@@ -37,8 +37,8 @@ class StreamProblem(Exception):
 class Env:
     """The surroundings of one command.
 
-    `netns` and `bpffs` are paths, `lock_timeout` is in seconds, `output` one of text, wide, json, jsonl, yaml,
-    name. `dry_run` is set by verbs only. `session` is free for `batch`, to share what it holds open.
+    `netns` and `bpffs` are paths, `lock_timeout` is in seconds, `output` one of text, wide, json, jsonl,
+    yaml, name. `dry_run` is set by verbs only. `session` is free for `batch`, to share what it holds open.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:

@@ -12,12 +12,15 @@ import click
 from svcctl.cli.options import Helpful
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from click.shell_completion import CompletionItem
 
     from svcctl.cli.registry import Entry
+
+
+_UNKNOWN = "svcctl.unknown command"
 
 
 class LazyGroup(Helpful, click.Group):
@@ -69,6 +72,7 @@ class LazyGroup(Helpful, click.Group):
         if command is not None:
             return name, command, args[1:]
         if ctx.resilient_parsing:
+            ctx.meta[_UNKNOWN] = True
             return None, None, args[1:]
         if name.startswith("-"):  # after `--`
             raise click.UsageError(f"no such command '{name}'", ctx)
@@ -84,6 +88,8 @@ class LazyGroup(Helpful, click.Group):
         """Names of commands with their line of help, and options; imports none of them."""
         from click.shell_completion import CompletionItem
 
+        if ctx.meta.get(_UNKNOWN):  # a command that does not exist has no arguments
+            return []
         found = [
             CompletionItem(name, help=entry.help)
             for name, entry in self.registry.items()
@@ -102,6 +108,28 @@ class LazyGroup(Helpful, click.Group):
             with formatter.section(title):
                 # One width for all sections: names pad their own column.
                 formatter.write_dl([(name.ljust(longest), text) for name, text in rows])
+
+
+def walk(
+    group: LazyGroup, prefix: str = "", *, missing: list[str] | None = None
+) -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group with its full name (`attach netns`), groups included; imports them all.
+
+    A module that is not there is an ImportError, or an entry of `missing` when that is given.
+    """
+    context = click.Context(group)
+    for name, entry in group.registry.items():
+        try:
+            command = group.get_command(context, name)
+        except ModuleNotFoundError as e:
+            if missing is None or e.name != entry.module:
+                raise
+            missing.append(prefix + name)
+            continue
+        if command is not None:
+            yield prefix + name, command
+            if isinstance(command, LazyGroup):
+                yield from walk(command, f"{prefix}{name} ", missing=missing)
 
 
 def suggestion(wrong: str, names: Mapping[str, object] | Sequence[str]) -> str:

@@ -22,8 +22,17 @@ else:
     Type = click.ParamType  # not generic before click 8.5
 
 
+class Refused(click.BadParameter):
+    """A value a parser refused, with the parser's hint."""
+
+    hint: str | None = None
+
+
 class _Type(Type):
-    """Base: `parse` may raise UsageProblem; `kind` is what `svcctl.cli.complete` is asked for."""
+    """Base. `parse` raises UsageProblem with the cause alone, or svcctl.model's BadValue.
+
+    `kind` is what `svcctl.cli.complete` is asked for.
+    """
 
     name = "value"
     kind: str | None = None
@@ -35,7 +44,11 @@ class _Type(Type):
         try:
             return self.parse(value)
         except UsageProblem as e:
-            self.fail(e.message, param, ctx)
+            from svcctl.model.bad_value import show
+
+            refused = Refused(f"{show(value)}: {getattr(e, 'cause', e.message)}", ctx, param)
+            refused.hint = e.hint
+            raise refused from e
 
     def parse(self, text: str) -> Any:
         """The value of a text. Raises UsageProblem."""
@@ -60,7 +73,7 @@ class Word(_Type):
     def parse(self, text: str) -> str:
         """The word itself. Raises UsageProblem when it is none of them."""
         if text not in self.words:
-            raise UsageProblem(f"expected {_either(self.words)}, got {text!r}")
+            raise UsageProblem(f"expected {_either(self.words)}")
         return text
 
     def shell_complete(
@@ -124,7 +137,7 @@ class _Address(_Type):
         from svcctl.model.prefix import parse_prefix
 
         if "/" in text:
-            raise UsageProblem(f"expected an address without a length, got {text!r}")
+            raise UsageProblem("expected an address without a length")
         return parse_prefix(text)
 
 
@@ -153,7 +166,7 @@ class _Seconds(_Type):
         except ValueError:
             value = -1.0
         if not 0 <= value <= 1e9 or "_" in text:
-            raise UsageProblem(f"expected a number of seconds, got {text!r}")
+            raise UsageProblem("expected a number of seconds")
         return value
 
 
@@ -171,7 +184,7 @@ class Count(_Type):
         if not (
             text.isascii() and text.isdecimal() and len(text) < 20 and self.least <= int(text) <= self.most
         ):
-            raise UsageProblem(f"expected {self.least}-{self.most}, got {text!r}")
+            raise UsageProblem(f"expected {self.least}-{self.most}")
         return int(text)
 
 
@@ -186,7 +199,7 @@ class _Path(_Type):
     def parse(self, text: str) -> str:
         """The path. Raises UsageProblem for what no path can be."""
         if not text or "\0" in text:
-            raise UsageProblem("expected a path, got nothing" if not text else "a path has no NUL byte")
+            raise UsageProblem("expected a path")
         return text
 
 

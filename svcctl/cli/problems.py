@@ -71,7 +71,7 @@ def describe(error: BaseException) -> Problem:
         return Problem("interrupted", "interrupted", None, Exit.INTERRUPTED)
     bpf = sys.modules.get("svcctl.bpf.errors")
     if bpf is not None and isinstance(error, bpf.BpfError):
-        return _bpf(error)
+        return _bpf(error, rejected=isinstance(error, bpf.VerifierRejected))
     usage = _click("ClickException")
     if usage is not None and isinstance(error, usage):
         return _usage(error)
@@ -140,7 +140,8 @@ def _usage(error: click.ClickException) -> Problem:
         text = f"missing {param.param_type_name} {_name(param)}"
         hint = _usage_line(ctx)
     elif isinstance(error, exceptions.BadParameter) and param is not None:
-        text = f"{_name(param)}: {_lower(error.message)}"
+        text = f"{_name(param)} {_lower(error.message)}"
+        hint = getattr(error, "hint", None)
     elif isinstance(error, exceptions.NoSuchOption):
         text = f"no such option '{error.option_name}'{_near_option(error.option_name, ctx)}"
     else:
@@ -183,10 +184,11 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
-def _bpf(error: Any) -> Problem:
-    log = getattr(error, "log", None)
-    if error.errno in (errno.EPERM, errno.EACCES) and log is None:
-        return Problem("permission", str(error), _capability_hint(), Exit.PERMISSION)
+def _bpf(error: Any, *, rejected: bool) -> Problem:
+    log = error.log
+    # The verifier says EACCES too: that is about the program, not about the caller.
+    if error.errno in (errno.EPERM, errno.EACCES) and not rejected:
+        return Problem("permission", str(error), _capability_hint(), Exit.PERMISSION, log)
     if error.errno == errno.ENOMEM:
         return Problem("memory", str(error), "the kernel had no memory for this", Exit.FAILURE)
     hint = "run again with -vv for the whole log" if log else None

@@ -31,8 +31,13 @@ _PROTOCOLS: dict[str, tuple[int, ...]] = {"tcp": (TCP,), "udp": (UDP,)}
 _SPACES = (" ", "\n", "\r", "\t")
 _not_space = re.compile(r"[^ \t\n\r]").search
 _comma = re.compile(r"[ \t\n\r]*,[ \t\n\r]*").match
-# Objects arrive as tuples of pairs: told apart from arrays, and repeated keys are still there.
+_entry_at = json.JSONDecoder().raw_decode
+# Objects as tuples of pairs: told apart from arrays, and repeated keys are still there. Costs a third more.
 _value_at = json.JSONDecoder(object_pairs_hook=tuple).raw_decode
+# Double quotes in the text of a sound entry, by its number of keys: two a key, two a string. A repeated key
+# that the dict does not show any more has left at least two too many. (So does a quote in a label, which is
+# why the number alone proves nothing.)
+_QUOTES = {3: 3 * 2 + 2 * 2, 4: 4 * 2 + 3 * 2}
 
 
 class FileProblem(UsageProblem):
@@ -141,30 +146,26 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
     pack = KEY.pack
     while True:
         index = len(keys_of_entry)
+        start = at
         try:
-            entry, at = _value_at(text, at)
+            entry, at = _entry_at(text, at)
         except (ValueError, RecursionError) as error:
             raise _from_decoder(error, text, f"$.bindings[{index}]") from None
-        if type(entry) is not tuple:
-            raise FileProblem(f"$.bindings[{index}]", f"expected an object, got {_shown(entry)}")
-        fields = dict(entry)
-        get = fields.get
-        raw_label, prefix, port, name = get("label"), get("prefix"), get("port"), get("protocol")
-        protocols: tuple[int, ...] = ()
-        if len(entry) == len(_KEYS) and type(name) is str:
-            protocols = _PROTOCOLS.get(name, ())
-        elif len(entry) == len(_KEYS) - 1:
-            protocols = _BOTH
-        # With this number of keys, all of them different, and these four good, no other key can be there.
+        try:
+            raw_label, prefix, port = entry["label"], entry["prefix"], entry["port"]
+            protocols = _BOTH if len(entry) == len(_KEYS) - 1 else _PROTOCOLS[entry["protocol"]]
+        except (KeyError, TypeError):
+            raise _refused_entry(text, start, index) from None
         if (
-            not protocols
-            or len(fields) != len(entry)
+            type(port) is not int
+            or not 0 <= port <= 65535
             or type(raw_label) is not str
             or type(prefix) is not str
-            or type(port) is not int
-            or not 0 <= port <= 65535
+            or text.count('"', start, at) != _QUOTES.get(len(entry))
         ):
-            raise _refused_entry(index, entry)
+            fault = _entry_fault(text, start, index)
+            if fault is not None:
+                raise fault
         label = labels.get(raw_label)
         if label is None:
             label = labels[raw_label] = _checked_label(index, raw_label)
@@ -189,9 +190,18 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
         at = comma.end()
 
 
-def _refused_entry(index: int, entry: tuple[tuple[str, object], ...]) -> FileProblem:
-    """Why an object is not an entry: the first fault, the keys before the values."""
+def _refused_entry(text: str, start: int, index: int) -> FileProblem:
+    """As `_entry_fault`, for what is certainly no entry."""
+    return _entry_fault(text, start, index) or FileProblem(f"$.bindings[{index}]", "not a binding")
+
+
+def _entry_fault(text: str, start: int, index: int) -> FileProblem | None:
+    """The first fault of the entry that starts at `start`: its keys before its values. Labels and prefixes
+    are only looked at for their type."""
     path = f"$.bindings[{index}]"
+    entry, _ = _read_value(text, start, path)
+    if not isinstance(entry, tuple):
+        return FileProblem(path, f"expected an object, got {_shown(entry)}")
     fields: dict[str, object] = {}
     for key, value in entry:
         if key not in _KEYS:
@@ -203,11 +213,14 @@ def _refused_entry(index: int, entry: tuple[tuple[str, object], ...]) -> FilePro
         if key not in fields:
             return FileProblem(path, f'the key "{key}" is missing')
     for key in ("label", "prefix"):
-        if type(fields[key]) is not str:
+        if not isinstance(fields[key], str):
             return FileProblem(f"{path}.{key}", f"expected a string, got {_shown(fields[key])}")
     if "protocol" in fields and fields["protocol"] not in ("tcp", "udp"):
         return FileProblem(f"{path}.protocol", f"expected tcp or udp, got {_shown(fields['protocol'])}")
-    return FileProblem(f"{path}.port", f"expected 0-65535, got {_shown(fields['port'])}")
+    port = fields["port"]
+    if type(port) is not int or not 0 <= port <= 65535:
+        return FileProblem(f"{path}.port", f"expected 0-65535, got {_shown(port)}")
+    return None
 
 
 def _checked_label(index: int, label: str) -> str:

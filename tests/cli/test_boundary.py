@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import types
 from typing import TYPE_CHECKING
 
 import pytest
 
+from svcctl.bpf.errors import BpfError, VerifierRejected
 from svcctl.cli import main as main_module
 from svcctl.cli import problems
 from svcctl.cli.env import Env
@@ -35,20 +35,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         monkeypatch.setattr(main_module, "run", run)
 
     return use
-
-
-class _BpfError(OSError):
-    """Stands for svcctl.bpf.errors.BpfError: the boundary looks at `errno` and `log` only."""
-
-    log: str | None = None
-
-
-@pytest.fixture
-def bpf(monkeypatch: pytest.MonkeyPatch) -> type[_BpfError]:
-    module = types.ModuleType("svcctl.bpf.errors")
-    module.BpfError = _BpfError  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "svcctl.bpf.errors", module)
-    return _BpfError
 
 
 @pytest.mark.parametrize(
@@ -121,25 +107,36 @@ def test_very_verbose_shows_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_bpf_permission_names_what_is_needed(bpf: type[_BpfError], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("log", [None, "libbpf: no"])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+def test_bpf_permission_names_what_is_needed(
+    number: int, log: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(problems, "_CAPABILITY_BITS", 1 << 63)  # a capability nobody has
-    for number in (errno.EPERM, errno.EACCES):
-        problem = problems.describe(bpf(number, "open map 'meta': no"))
-        assert problem.exit_code == Exit.PERMISSION
-        assert problem.hint is not None
-        for word in ("CAP_BPF", "CAP_NET_ADMIN", "kernel.unprivileged_bpf_disabled"):
-            assert word in problem.hint
+    problem = problems.describe(BpfError(number, "open map", "'meta'", log=log))
+    assert problem.exit_code == Exit.PERMISSION
+    assert problem.message.startswith("open map: 'meta': ")
+    assert problem.hint is not None
+    for word in ("CAP_BPF", "CAP_NET_ADMIN", "kernel.unprivileged_bpf_disabled"):
+        assert word in problem.hint
 
 
-def test_bpf_other_errors(bpf: type[_BpfError]) -> None:
-    assert problems.describe(bpf(errno.ENOMEM, "create")).code == "memory"
-    assert problems.describe(bpf(errno.ENOMEM, "create")).exit_code == Exit.FAILURE
-    assert problems.describe(bpf(errno.EINVAL, "create")).exit_code == Exit.FAILURE
-    rejected = bpf(errno.EACCES, "load: R0 invalid")
-    rejected.log = "0: (b7) ..."
-    problem = problems.describe(rejected)
+def test_bpf_permission_does_not_blame_capabilities_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problems, "_CAPABILITY_BITS", 0)
+    problem = problems.describe(BpfError(errno.EPERM, "update", "frozen map"))
+    assert (problem.exit_code, problem.hint) == (Exit.PERMISSION, None)
+
+
+def test_bpf_other_errors() -> None:
+    assert problems.describe(BpfError(errno.ENOMEM, "create", "map")).code == "memory"
+    assert problems.describe(BpfError(errno.ENOMEM, "create", "map")).exit_code == Exit.FAILURE
+    assert problems.describe(BpfError(errno.EINVAL, "create", "map")).exit_code == Exit.FAILURE
+    problem = problems.describe(
+        VerifierRejected(errno.EACCES, "load", "dispatch", log="0: (b7) r0\nR0 bad\n")
+    )
     assert problem.exit_code == Exit.FAILURE
-    assert problem.log == "0: (b7) ..."
+    assert "R0 bad" in problem.message
+    assert problem.log == "0: (b7) r0\nR0 bad\n"
 
 
 def test_the_bpf_package_is_not_imported_to_look_at_an_error() -> None:
@@ -166,12 +163,12 @@ def test_the_bpf_package_is_not_imported_to_look_at_an_error() -> None:
         (["version", "a", "b"], "version: unexpected extra arguments (a b)"),
         (["version", "--netns"], "version: option '--netns' requires an argument"),
         (["version", "--quiet=3"], "version: option '--quiet' does not take a value"),
-        (["--netns", "", "version"], "--netns: expected a path, got nothing"),
-        (["--lock-timeout", "-1", "version"], "--lock-timeout: expected a number of seconds, got '-1'"),
-        (["--lock-timeout", "nan", "version"], "--lock-timeout: expected a number of seconds, got 'nan'"),
-        (["--lock-timeout", "inf", "version"], "--lock-timeout: expected a number of seconds, got 'inf'"),
-        (["-o", "xml", "version"], "--output: expected text, wide, json, jsonl, yaml or name, got 'xml'"),
-        (["-o", "", "version"], "--output: expected text, wide, json, jsonl, yaml or name, got ''"),
+        (["--netns", "", "version"], "--netns '': expected a path"),
+        (["--lock-timeout", "-1", "version"], "--lock-timeout '-1': expected a number of seconds"),
+        (["--lock-timeout", "nan", "version"], "--lock-timeout 'nan': expected a number of seconds"),
+        (["--lock-timeout", "inf", "version"], "--lock-timeout 'inf': expected a number of seconds"),
+        (["-o", "xml", "version"], "--output 'xml': expected text, wide, json, jsonl, yaml or name"),
+        (["-o", "", "version"], "--output '': expected text, wide, json, jsonl, yaml or name"),
         (["help", "bindigs"], "help: no such command or topic 'bindigs', did you mean 'bindings'?"),
         (["help", "version", "x"], "help: no such command or topic 'x'"),
     ],

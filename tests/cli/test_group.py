@@ -68,13 +68,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> LazyGroup:
 
 def test_common_options_before_and_after() -> None:
     for args in (
-        ["--netns", "/n", "--bpffs", "/b", "--lock-timeout", "2.5", "-o", "json", "-q", "-vv", "--no-headers", "show"],
-        ["show", "--netns=/n", "--bpffs=/b", "--lock-timeout=2.5", "-ojson", "-q", "-vv", "--no-headers"],
-        ["--netns", "/x", "-o", "yaml", "-v", "show", "--netns=/n", "--bpffs=/b", "--lock-timeout=2.5", "-ojson",
-         "-v", "-q", "--no-headers"],
-    ):  # fmt: skip
+        "--netns /n --bpffs /b --lock-timeout 2.5 -o json -q -vv --no-headers show",
+        "show --netns=/n --bpffs=/b --lock-timeout=2.5 -ojson -q -vv --no-headers",
+        "--netns /x -o yaml -v show --netns=/n --bpffs=/b --lock-timeout=2.5 -ojson -v -q --no-headers",
+    ):
         env = Env({})
-        assert run(args, env) == 0
+        assert run(args.split(), env) == 0
         assert SEEN["env"] is env
         assert (env.netns, env.bpffs, env.lock_timeout, env.output) == ("/n", "/b", 2.5, "json")
         assert (env.quiet, env.verbosity, env.headers) == (1, 2, False)
@@ -128,8 +127,8 @@ def test_a_type_names_its_parameter(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "ipx"]) == 2
     assert main(["show", "--limit", "10"]) == 2
     assert capfd.readouterr().err.splitlines() == [
-        "svcctl: error: show: FAMILY: expected ipv4 or ipv6, got 'ipx'",
-        "svcctl: error: show: --limit: expected 1-9, got '10'",
+        "svcctl: error: show: FAMILY 'ipx': expected ipv4 or ipv6",
+        "svcctl: error: show: --limit '10': expected 1-9",
     ]
 
 

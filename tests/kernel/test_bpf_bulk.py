@@ -53,10 +53,6 @@ def numbers(first: int, count: int) -> bytes:
     return struct.pack(f"={count}I", *range(first, first + count))
 
 
-def hosts(count: int) -> bytes:
-    return b"".join(struct.pack(">I", 0x0A000000 + index) for index in range(count))
-
-
 def trie_keys(count: int) -> bytes:
     return b"".join(struct.pack("=I", 32) + struct.pack(">I", 0x0A000000 + index) for index in range(count))
 
@@ -126,6 +122,14 @@ def test_a_full_map_says_how_far_it_came(world: World, kind: type[Map]) -> None:
             trial.update_many(numbers(0, 150), numbers(0, 150), 150)
         assert (caught.value.errno, caught.value.done) == (errno.E2BIG, 100)
         assert trial.read_all()[2] == 100
+
+
+@pytest.mark.parametrize("kind", [Map, Unbatched])
+def test_a_full_trie_too(world: World, kind: type[Map]) -> None:
+    with kind.create(c.MAP_LPM_TRIE, "trial", 8, 4, 100, c.F_NO_PREALLOC) as trial:
+        with pytest.raises(BpfError) as caught:
+            trial.update_many(trie_keys(150), numbers(0, 150), 150)
+        assert (caught.value.errno, caught.value.done) == (errno.ENOSPC, 100)
 
 
 @pytest.mark.parametrize("kind", [Map, Unbatched])

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -103,10 +104,13 @@ def ids(programs: dict[str, Program], *names: str) -> list[int]:
 
 
 def sk_lookup_ctx(port: int = 80) -> bytes:
-    """struct bpf_sk_lookup of a TCP connection from and to 127.0.0.1; a test run takes no interface."""
+    """struct bpf_sk_lookup of Linux 5.10 for a TCP connection from and to 127.0.0.1.
+
+    Later kernels know 8 bytes more, the interface, which a test run refuses.
+    """
     home = socket.inet_aton("127.0.0.1")
     return struct.pack(
-        "=QII4s16sHH4s16sII4x", 0, socket.AF_INET, 6, home, bytes(16), 0, 0, home, bytes(16), port, 0
+        "=QII4s16sHH4s16sI", 0, socket.AF_INET, 6, home, bytes(16), 0, 0, home, bytes(16), port
     )
 
 
@@ -165,6 +169,10 @@ def test_pin(world: World, programs: dict[str, Program], netns: int) -> None:
     with pytest.raises(WrongKind, match="is a link, expected a map"):
         Map.open_pinned(path)
     os.unlink(path)
+    # Linux 5.10 detaches a little after the last reference has gone.
+    deadline = time.monotonic() + 5
+    while query_programs(netns, c.SK_LOOKUP) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert query_programs(netns, c.SK_LOOKUP) == []
 
 
@@ -242,9 +250,9 @@ def test_run_sk_lookup(programs: dict[str, Program], loaded: Object) -> None:
         listener.listen()
         cookie = listener.getsockopt(socket.SOL_SOCKET, 57, 8)
         sockets.update(bytes(4), struct.pack("=Q", listener.fileno()))
-        done = programs["choose"].test_run(context, repeat=100, ctx_size_out=len(context))
+        done = programs["choose"].test_run(context, repeat=100, ctx_size_out=128)
         assert done.retval == 1
-        assert len(done.ctx) == len(context)
+        assert len(done.ctx) in (len(context), len(context) + 8)
         assert done.ctx[:8] == cookie
         assert done.data == b""
         assert 0 < done.duration_ns < 1_000_000

@@ -65,6 +65,14 @@ def test_full_hash_says_e2big(world: World) -> None:
         assert caught.value.errno == errno.E2BIG
 
 
+def test_full_trie_says_enospc(world: World) -> None:
+    with Map.create(c.MAP_LPM_TRIE, "trial", 8, 4, 1, c.F_NO_PREALLOC) as trial:
+        trial.update(struct.pack("=I4x", 32), u32(1))
+        with pytest.raises(BpfError) as caught:
+            trial.update(struct.pack("=I4x", 31), u32(2))
+        assert caught.value.errno == errno.ENOSPC
+
+
 def test_trie(world: World) -> None:
     with Map.create(c.MAP_LPM_TRIE, "trial", 8, 4, 10, c.F_NO_PREALLOC) as trial:
         trial.update(struct.pack("=I4B", 8, 10, 0, 0, 0), u32(8))

@@ -54,19 +54,8 @@ def written() -> list[str]:
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command with its full name (`attach netns`), groups included, modules imported."""
-    import click
-
+    """Every command that is written, with its full name (`attach netns`), groups included."""
+    from svcctl.cli.group import walk
     from svcctl.cli.root import root
 
-    def walk(group: Any, prefix: str) -> Iterator[tuple[str, click.Command]]:
-        context = click.Context(group)
-        for name in group.list_commands(context):
-            if not is_written(group.registry[name].module):
-                continue
-            command = group.get_command(context, name)
-            yield f"{prefix}{name}", command
-            if isinstance(command, click.Group):
-                yield from walk(command, f"{prefix}{name} ")
-
-    yield from walk(root, "")
+    return walk(root, missing=[])

@@ -132,20 +132,11 @@ def _share(scratch: Path, number: int, path: Path) -> Iterator[Path]:
         raise VmError("no virtiofsd: install the package qemu-system-x86 (Debian 12) or virtiofsd (later)")
     socket, bound = scratch / f"share{number}.socket", scratch / f"share{number}"
     bound.mkdir()
-    script = 'mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" && shift 2 && exec "$@"'
-    command = [
-        *BOUND,
-        "unshare",
-        "-m",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        script,
-        "sh",
-        str(path),
-        str(bound),
-    ]
+    # It keeps a descriptor for each file the guest knows, and may lack the right to raise its limit.
+    script = 'ulimit -n "$(ulimit -Hn)"; mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" || exit'
+    script += '; shift 2; exec "$@"'
+    command = [*BOUND, "unshare", "-m", "--propagation", "private"]
+    command += ["sh", "-c", script, "sh", str(path), str(bound)]
     command += [virtiofsd, f"--socket-path={socket}", "-o", f"source={bound}", "-o", "cache=always"]
     log = scratch / f"share{number}.log"
     with open(log, "wb") as output:

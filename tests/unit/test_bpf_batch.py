@@ -96,6 +96,13 @@ def test_memory_never_comes_back() -> None:
     assert kernel.write(3000) == (errno.ENOMEM, 76, 0)
     assert kernel.written == list(range(76))
     assert kernel.slept == list(PAUSES)
+    assert kernel.singles == len(PAUSES) - 1  # two batches fail before it goes one by one
+
+
+def test_only_single_writes_get_memory() -> None:
+    kernel = Kernel(lambda index, alone: errno.ENOMEM if index >= 760 and not alone else 0)
+    assert kernel.write(800) == (0, 800, 0)
+    assert kernel.written == list(range(800))
 
 
 def test_memory_out_before_the_count_was_set() -> None:

@@ -38,6 +38,21 @@ def test_verifier() -> None:
     assert last_line("") == "no reason given"
 
 
+def test_explanation_of_newer_kernels_comes_after_the_reason() -> None:
+    explained = (
+        "9: (79) r0 = *(u64 *)(r0 +0)\n"
+        "R0 invalid mem access 'map_value_or_null'\n"
+        "\n"
+        "Verification failed: Register Type Safety: Invalid dereference\n"
+        "\n"
+        "Suggestion:\n"
+        "  Add a NULL check before the access.\n"
+        "\n"
+        "processed 9 insns (limit 1000000) max_states_per_insn 0\n"
+    )
+    assert last_line(explained) == "R0 invalid mem access 'map_value_or_null'"
+
+
 def test_check() -> None:
     assert lib.check(7, "open", "x") == 7
     assert lib.check(0, "open", "x") == 0
