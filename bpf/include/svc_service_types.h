@@ -222,7 +222,10 @@ enum svc_frontend_kind {
 };
 
 struct svc_service_frontend {
-	struct svc_frontend_key key;
+	__u8 address[16];
+	__u16 port;
+	__u8 protocol;
+	__u8 pad;
 	__u32 kind; /* enum svc_frontend_kind */
 };
 _Static_assert(sizeof(struct svc_service_frontend) == 24, "svc_service_frontend");

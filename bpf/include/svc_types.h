@@ -111,11 +111,13 @@ struct svc_meta {
 	__u64 created_ns;
 	char created_by[32]; /* svcctl version */
 	char version[32]; /* of the last load or upgrade */
+	__u64 lock_waits; /* changes that had to wait for the lock */
+	__u64 lock_wait_ns; /* how long, in all */
 	__u32 next_service; /* ids never handed out; 0 is none */
 	__u32 next_backend;
 	__u32 next_block;
 	__u32 next_lane;
-	__u8 reserved[800];
+	__u8 reserved[784];
 };
 _Static_assert(sizeof(struct svc_meta) == 1024, "svc_meta");
 

@@ -74,6 +74,8 @@ class Meta(NamedTuple):
     created_ns: int
     created_by: bytes
     version: bytes
+    lock_waits: int
+    lock_wait_ns: int
     reserved: bytes
 
 
@@ -196,7 +198,7 @@ class CopyRequest(NamedTuple):
     slots: int
 
 
-META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s 816s")
+META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q 800s")
 USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
 PROGRAM = Layout("svc_program", ProgramRecord, "16s I I 128s 32s 32s Q")

@@ -175,12 +175,15 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
             cause = f"{problem.cause}, got {show(prefix)}"
             raise FileProblem(f"$.bindings[{index}].prefix", cause, hint=problem.hint) from None
         bits = length + (HEADER_BITS + 96 if family == IPV4 else HEADER_BITS)
-        for protocol in protocols:
-            key = pack(bits, protocol, family, port, address)
+        for number in protocols:
+            key = pack(bits, number, family, port, address)
             if key in want:
                 raise _repeated(key, index, want, keys_of_entry)
             want[key] = label
         keys_of_entry.append(len(protocols))
+        if text[at : at + 3] == ", {":  # what most writers of JSON put between two objects
+            at += 2
+            continue
         comma = _comma(text, at)
         if comma is None:
             at = _skip(text, at)

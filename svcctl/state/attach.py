@@ -77,13 +77,22 @@ def is_attached(state: State) -> bool:
     return state.map("attachments").lookup(key) is not None
 
 
+def record_netns(writer: Writer) -> bytes:
+    """Record that the dispatcher is to be attached; returns the record, an older one if there is one."""
+    key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
+    attachments = writer.map("attachments")
+    known = attachments.lookup(key)
+    if known is None:
+        known = layouts.ATTACHMENT.pack(Attachment(catalog.DISPATCH.number, 0, time.time_ns(), 0, 0))
+        attachments.update(key, known)
+    return known
+
+
 def attach_netns(writer: Writer) -> None:
     """Record and make the dispatcher's link. Its program must be pinned. Inside `changing()`."""
     shape = catalog.DISPATCH
+    known = record_netns(writer)
     key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
-    attachments = writer.map("attachments")
-    if attachments.lookup(key) is None:
-        attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.number, 0, time.time_ns(), 0, 0)))
     info = link_info(writer, shape)
     if info is None:
         with (
@@ -92,15 +101,34 @@ def attach_netns(writer: Writer) -> None:
         ):
             link.pin(writer.pin(shape.link_pin))
             info = link.info
-    attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.number, info.id, time.time_ns(), 0, 0)))
+    if layouts.ATTACHMENT.unpack(known).link_id != info.id:
+        writer.map("attachments").update(
+            key, layouts.ATTACHMENT.pack(Attachment(shape.number, info.id, time.time_ns(), 0, 0))
+        )
 
 
 def detach_netns(writer: Writer) -> None:
-    """Take the dispatcher off: unpinning the link detaches it. Bindings and sockets stay. Inside `changing()`."""
-    path = writer.pin(catalog.DISPATCH.link_pin)
-    if os.path.lexists(path):
-        os.unlink(path)
+    """Take the dispatcher off. Bindings and sockets stay. Inside `changing()`."""
+    drop_link(writer.pin(catalog.DISPATCH.link_pin))
     writer.map("attachments").delete(layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode)))
+
+
+def drop_link(path: str) -> None:
+    """Unpin a link, and detach it at once: the kernel gets round to that only a while after the pin has gone."""
+    try:
+        link = Link.open_pinned(path)
+    except (BpfError, OSError):
+        link = None  # not there, or no link at all
+    try:
+        if os.path.lexists(path):
+            os.unlink(path)
+        if link is not None:
+            link.detach()
+    except BpfError:
+        pass  # its target has died, or the kernel has no such call: it goes with our descriptor
+    finally:
+        if link is not None:
+            link.close()
 
 
 def list_attachments(state: State) -> list[Attached]:
@@ -125,6 +153,28 @@ def list_attachments(state: State) -> list[Attached]:
             )
         )
     return sorted(rows)
+
+
+def is_live(state: State) -> bool | None:
+    """Whether the dispatcher steers the namespace: recorded, and the kernel has the link.
+
+    None when it is recorded and the caller may not open links.
+    """
+    return _is_up(state, state.netns.inode) if is_attached(state) else False
+
+
+def size_differences(state: State, max_bindings: int | None, max_destinations: int | None) -> list[str]:
+    """How the maps that exist differ from the sizes asked for (None: not asked), one text each."""
+    differs = []
+    for name, option, wanted in (
+        ("bindings", "--max-bindings", max_bindings),
+        ("destinations", "--max-destinations", max_destinations),
+    ):
+        if wanted is not None and state.has_map(name):
+            have = state.map(name).info.max_entries
+            if have != wanted:
+                differs.append(f"room for {have} {name}, asked for {wanted} ({option})")
+    return differs
 
 
 def _is_up(state: State, target: int) -> bool | None:

@@ -106,6 +106,7 @@ def destination_key(key: bytes, label: str) -> DestinationKey:
 def plan_bind(state: State, binding: Binding, *, replace: bool) -> Plan:
     """What `bind` has to do. Raises Conflict if another label holds the binding and `replace` is not given."""
     key = binding.key()
+    state.check_maps((kind_of(key),))
     holder = lookup_destination(state, key)
     if holder is None:
         return Plan([(key, binding.label)], [], [], 0)
@@ -125,6 +126,7 @@ def plan_bind(state: State, binding: Binding, *, replace: bool) -> Plan:
 def plan_unbind(state: State, binding: Binding, *, force: bool = False) -> Plan:
     """What `unbind` has to do. Raises NotFound, or Conflict if another label holds it and `force` is not given."""
     key = binding.key()
+    state.check_maps((kind_of(key),))
     holder = lookup_destination(state, key)
     if holder is None:
         raise NotFound(

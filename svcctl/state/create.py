@@ -12,7 +12,14 @@ from svcctl.host import bpffs
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, layouts
 from svcctl.state import place as places
-from svcctl.state.attach import attach_netns, is_attached, pin_dispatcher, pin_map
+from svcctl.state.attach import (
+    attach_netns,
+    is_attached,
+    pin_dispatcher,
+    pin_map,
+    record_netns,
+    size_differences,
+)
 from svcctl.state.lock import lock_fd, open_locked
 from svcctl.state.programs import load_object
 from svcctl.state.session import ZERO
@@ -166,14 +173,7 @@ def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, 
         differs = []
         if options.group is not None and meta.group != gid:
             differs.append(f"group {meta.group}, asked for {gid} (--group)")
-        for name, option, wanted in (
-            ("bindings", "--max-bindings", options.max_bindings),
-            ("destinations", "--max-destinations", options.max_destinations),
-        ):
-            if wanted is not None and writer.has_map(name):
-                have = writer.map(name).info.max_entries
-                if have != wanted:
-                    differs.append(f"room for {have} {name}, asked for {wanted} ({option})")
+        differs += size_differences(writer, options.max_bindings, options.max_destinations)
         if differs:
             raise Conflict(
                 f"load: {path}: already loaded with {'; '.join(differs)}",
@@ -214,6 +214,8 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
                 options.max_bindings or catalog.DEFAULT_BINDINGS,
                 options.max_destinations or catalog.DEFAULT_DESTINATIONS,
             )
+            # Recorded before anybody can see the directory: whoever finds it after a kill makes the link.
+            record_netns(writer)
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         bpffs.rename_noreplace(temporary, path)
         published = True
@@ -255,6 +257,8 @@ def _make_state_maps(writer: Writer, gid: int) -> None:
         created_ns=now,
         created_by=version,
         version=version,
+        lock_waits=0,
+        lock_wait_ns=0,
         reserved=b"",
     )
     with load_object("state", {}, {}) as loaded:

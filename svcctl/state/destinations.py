@@ -6,15 +6,17 @@ command that dies leaves a number `check` can correct and never a binding to an 
 
 from __future__ import annotations
 
+from errno import EINVAL
 from typing import TYPE_CHECKING
 
+from svcctl.bpf.errors import BpfError
 from svcctl.errors import Full
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, DestinationValue
 from svcctl.model.destination import Destination, DestinationKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -71,28 +73,34 @@ def change_refs(writer: Writer, destination: Destination, by: int) -> Destinatio
 
 
 class Reservation:
-    """Ids for destinations that do not exist yet, chosen before the first write.
+    """Ids for destinations that do not exist yet, chosen before the first write. Raises Full without room.
 
-    `meta_fields` goes into the mark, so that an id is reserved before it is used. `check()` raised Full before
-    anything was written, if there was no room.
+    `meta_fields` goes into the mark, so that an id is reserved before it is used. When the map is full, those
+    that nothing binds and whose sockets have all gone make room.
     """
 
     def __init__(self, writer: Writer, keys: Iterable[DestinationKey]) -> None:
         self.new: dict[DestinationKey, int] = {}
         self.reused: list[int] = []
+        self.abandoned: list[Destination] = []
         self.meta_fields: dict[str, int] = {}
-        wanted = [key for key in dict.fromkeys(keys) if find(writer, key) is None]
+        asked = dict.fromkeys(keys)
+        wanted = [key for key in asked if find(writer, key) is None]
         if not wanted:
             return
         usage = writer.usage("destinations")
         largest = writer.map("destinations").info.max_entries
-        if usage.used + len(wanted) > largest:
-            raise full("destinations", usage.used, largest, len(wanted))
+        missing = usage.used + len(wanted) - largest
+        if missing > 0:
+            self.abandoned = _abandoned(writer, missing, asked)
+            if len(self.abandoned) < missing:
+                raise full("destinations", usage.used, largest, len(wanted))
         following = writer.meta().next_destination
         fresh = min(len(wanted), max(largest - following, 0))
         ids = list(range(following, following + fresh))
         if len(ids) < len(wanted):
-            self.reused = _unused_ids(writer, largest, len(wanted) - len(ids), set(ids))
+            free = {destination.id for destination in self.abandoned}
+            self.reused = _unused_ids(writer, largest, len(wanted) - len(ids), set(ids), free)
             ids += self.reused
             if len(ids) < len(wanted):
                 raise full("destinations", usage.used, largest, len(wanted))
@@ -104,6 +112,8 @@ class Reservation:
         """Create the reserved destinations with their first references. Inside `changing(**meta_fields)`."""
         if not self.new:
             return
+        for destination in self.abandoned:
+            release_if_unused(writer, destination)
         if self.reused:
             _scrub(writer, self.reused)
         usage = writer.usage("destinations")
@@ -120,11 +130,22 @@ def full(name: str, used: int, largest: int, wanted: int) -> Full:
     )
 
 
-def _unused_ids(writer: Writer, largest: int, count: int, taken: set[int]) -> list[int]:
-    """The lowest ids that no destination has and no binding means."""
+def _abandoned(writer: Writer, count: int, keep: Container[DestinationKey]) -> list[Destination]:
+    """Up to `count` destinations without bindings and live sockets, such as labels of services that ended."""
+    found = []
+    for destination in read_all(writer).values():
+        if not destination.refs and destination.key not in keep and not cookies(writer, destination):
+            found.append(destination)
+            if len(found) == count:
+                break
+    return found
+
+
+def _unused_ids(writer: Writer, largest: int, count: int, taken: set[int], free: set[int]) -> list[int]:
+    """The lowest ids that no destination has, but for those in `free`, and no binding means."""
     from svcctl.state.bindings import referenced_ids
 
-    used = set(read_all(writer)) | referenced_ids(writer) | taken
+    used = (set(read_all(writer)) - free) | referenced_ids(writer) | taken
     found = []
     for number in range(largest):
         if number not in used:
@@ -151,7 +172,11 @@ def clear_slots(writer: Writer, number: int, slots: int) -> None:
     sockets = writer.map("sockets")
     for slot in range(SOCKETS_PER_DESTINATION):
         if slots >> slot & 1:
-            sockets.delete(U32.pack(number * SOCKETS_PER_DESTINATION + slot))
+            try:
+                sockets.delete(U32.pack(number * SOCKETS_PER_DESTINATION + slot))
+            except BpfError as error:
+                if error.errno != EINVAL:  # what a sockmap answers for an empty slot
+                    raise
 
 
 def cookies(state: State, destination: Destination) -> dict[int, int]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from svcctl.maps import catalog, enums, layouts
+from svcctl.bpf.errors import BpfError
+from svcctl.errors import SvcctlError
+from svcctl.maps import enums, layouts
 from svcctl.state import swap
-from svcctl.state.attach import attach_netns, is_attached
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from svcctl.state.audit import Finding
     from svcctl.state.writer import Writer
 
@@ -31,20 +33,42 @@ def recover(writer: Writer, *, say: bool = True) -> list[Finding]:
         swap.go_forward(writer)
     else:
         swap.drop_next(writer)
-    if is_attached(writer) and os.path.lexists(writer.pin(catalog.DISPATCH.pin)):
-        attach_netns(writer)
-    left = repair_all(audit(writer))
+    _, left = mend(lambda: audit(writer))
+    if left and say:
+        writer.place.notice(f"{len(left)} problems need a decision: 'svcctl check' lists them")
     meta = writer.meta()
     writer.put_meta(meta._replace(generation=(meta.generation | 1) + 1))
     return left
 
 
+ROUNDS = 5
+"""Mending one thing can bring up another (a pin made anew has no group yet); nothing goes this deep."""
+
+
+def mend(find: Callable[[], list[Finding]]) -> tuple[list[Finding], list[Finding]]:
+    """Look and mend until nothing is left that needs no decision; (what was mended, what is left)."""
+    mended: list[Finding] = []
+    left: list[Finding] = []
+    for _ in range(ROUNDS):
+        # The mark is set because somebody is mending.
+        found = [one for one in find() if one.invariant != "mark"]
+        left = repair_all(found)
+        now = [one for one in found if not any(one[:2] == other[:2] for other in left)]
+        mended += now
+        if not now:
+            break
+    return mended, left
+
+
 def repair_all(findings: list[Finding]) -> list[Finding]:
-    """Mend what needs no decision; returns the rest."""
+    """Mend what needs no decision; returns the rest, with what could not be mended."""
     left = []
     for finding in findings:
         if finding.repair is None:
             left.append(finding)
-        else:
+            continue
+        try:
             finding.repair()
+        except (SvcctlError, BpfError, OSError) as error:
+            left.append(finding._replace(repair=None, advice=f"mending it failed: {error}"))
     return left

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.map import Map
-from svcctl.errors import Incompatible, PermissionProblem, SvcctlError
+from svcctl.errors import Incompatible, NotLoaded, PermissionProblem, SvcctlError
 from svcctl.host import flock
 from svcctl.host.netns import Netns
-from svcctl.maps import catalog, layouts
+from svcctl.maps import catalog, enums, layouts
+from svcctl.maps.layouts import U32
 from svcctl.state import place as places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self, TypeVar
 
-    from svcctl.maps.layouts import Meta
+    from svcctl.maps.layouts import Meta, ProgramRecord
     from svcctl.state.place import Place
 
     T = TypeVar("T")
@@ -64,10 +66,21 @@ class State:
         return f"{self.path}/{name}"
 
     def map(self, name: str) -> Map:
-        """The pinned map `name`. Raises Incompatible if its pin is missing or of another shape."""
+        """The pinned map `name`. Raises Incompatible if its pin is missing or of another shape.
+
+        NotLoaded: it is the dispatcher's, and that was never attached.
+        """
         opened = self._maps.get(name)
         if opened is None:
-            opened = self._maps[name] = open_map(self.pin(name), name, read_only=self.read_only)
+            try:
+                opened = self._maps[name] = open_map(self.pin(name), name, read_only=self.read_only)
+            except Incompatible:
+                if name in catalog.DISPATCH_MAPS and not self.has_dispatcher():
+                    raise NotLoaded(
+                        f"{self.path}: the dispatcher was never attached",
+                        hint="'svcctl attach netns' does it",
+                    ) from None
+                raise
         return opened
 
     def has_map(self, name: str) -> bool:
@@ -75,8 +88,31 @@ class State:
         return name in self._maps or os.path.lexists(self.pin(name))
 
     def has_dispatcher(self) -> bool:
-        """Whether the dispatcher's maps were made."""
-        return self.has_map("destinations")
+        """Whether the dispatcher's maps were made. One that has been lost since is still asked for, and missed."""
+        return any(self.has_map(name) for name in catalog.DISPATCH_MAPS)
+
+    def opened(self) -> tuple[str, ...]:
+        """Names of the maps that were asked for so far."""
+        return tuple(self._maps)
+
+    def check_maps(self, names: Iterable[str]) -> None:
+        """Refuse a pinned map that is not the one the recorded program reads.
+
+        A pin that was replaced by hand would take writes that no packet meets, and show what no packet met.
+        """
+        names = [name for name in names if name in catalog.PROGRAM_READS]
+        data = self.map("programs").lookup(U32.pack(enums.PROGRAM_DISPATCH)) if names else None
+        record = layouts.PROGRAM.unpack(data) if data else None
+        if record is None or not record.id:
+            return
+        known = program_map_ids(record)
+        for name in names:
+            number = self.map(name).info.id
+            if number not in known:
+                raise Incompatible(
+                    f"{self.pin(name)}: map {number} is not one the loaded program {record.id} reads",
+                    hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
+                )
 
     def meta(self) -> Meta:
         """The `meta` record as it is now. Raises Incompatible if it is not svcctl's or of a newer layout."""
@@ -86,12 +122,22 @@ class State:
         return check_meta(layouts.META.unpack(data), self.pin("meta"))
 
 
+def program_map_ids(record: ProgramRecord) -> set[int]:
+    """The map ids in a program record."""
+    count = min(record.map_count, layouts.PROGRAM_MAPS)
+    return {U32.unpack_from(record.map_ids, 4 * index)[0] for index in range(count)}
+
+
 def open_map(path: str, name: str, *, read_only: bool) -> Map:
     """Open a pinned map and compare its shape with the catalogue, all differences at once."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         raise places.missing_pin(path) from None
+    except PermissionError:
+        raise no_access(path) from None
+    if not stat.S_ISREG(status.st_mode):  # the kernel would only say "permission denied"
+        raise Incompatible(f"open {path}: not a pinned object", hint="'svcctl check' lists what is broken")
     places.check_owner(path, status)
     try:
         opened = Map.open_pinned(path, read_only=read_only)
@@ -114,6 +160,14 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
             hint="'svcctl upgrade' carries an older layout over; 'svcctl unload' clears what cannot be used",
         )
     return opened
+
+
+def no_access(path: str) -> PermissionProblem:
+    """The error for who may not even look into the state directory."""
+    return PermissionProblem(
+        f"{path}: permission denied",
+        hint="needs root, or the group of 'svcctl load --group' and a searchable bpffs (mode 0711)",
+    )
 
 
 def pin_error(error: BpfError, path: str) -> SvcctlError:
@@ -203,10 +257,7 @@ def _open_directory(path: str, inode: int, place: Place) -> int:
         places.check_bpffs(place.bpffs)
         raise places.not_loaded(inode, place.bpffs) from None
     except PermissionError:
-        raise PermissionProblem(
-            f"{path}: permission denied",
-            hint="needs root, or membership in the group of 'svcctl load --group' and a searchable bpffs (mode 0711)",
-        ) from None
+        raise no_access(path) from None
     except NotADirectoryError:
         raise Incompatible(f"{path}: not a directory") from None
 
@@ -233,6 +284,7 @@ def read_consistent(place: Place, read: Callable[[Reader], T]) -> tuple[T, bool]
     """Run `read` until no writer was at work meanwhile, at most four times; (result, whether it is consistent).
 
     Between tries a writer gets a moment to finish. Errors of a torn read (a pin renamed away) count as a try.
+    Raises Incompatible also when what was read is not what the dispatcher reads.
     """
     for attempt in range(4):
         last = attempt == 3
@@ -244,6 +296,7 @@ def read_consistent(place: Place, read: Callable[[Reader], T]) -> tuple[T, bool]
                     continue
                 result = read(reader)
                 if not before & 1 and reader.generation() == before:
+                    reader.check_maps(reader.opened())
                     return result, True
                 if last:
                     return result, False

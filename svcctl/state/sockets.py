@@ -59,6 +59,7 @@ def format_endpoint(info: SocketInfo) -> str:
 
 def plan_register(state: State, label: str, offers: Iterable[Offer]) -> list[Registration]:
     """Which slots of which destinations the sockets go to. Raises Conflict for sockets that do not fit together."""
+    state.check_maps(("sockets",))
     by_destination: dict[DestinationKey, dict[int, Offer]] = {}
     for offer in offers:
         _check_netns(state, label, offer.info)
@@ -167,6 +168,7 @@ def _bits(slots: Iterable[int]) -> int:
 
 def plan_unregister(state: State, key: DestinationKey) -> tuple[Destination, dict[int, int]]:
     """The destination and its live sockets (slot -> cookie). Raises NotFound if there is nothing registered."""
+    state.check_maps(("sockets",))
     found = destinations.find(state, key)
     if found is None:
         raise NotFound(f"unregister {key}: no such destination", hint="'svcctl destinations' lists them")

@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
 def remove_directory(path: str) -> None:
     """Unpin everything in a state directory and remove it: links first, so that nothing runs on half a state."""
+    from svcctl.state.attach import drop_link
+
     names = sorted(os.listdir(path), key=lambda name: (not name.startswith("link_"), name))
     for name in names:
-        os.unlink(f"{path}/{name}")
+        one = f"{path}/{name}"
+        if os.path.isdir(one) and not os.path.islink(one):
+            remove_directory(one)  # none of ours, but in the way
+        elif name.startswith("link_"):
+            drop_link(one)
+        else:
+            os.unlink(one)
     os.rmdir(path)
 
 
@@ -52,13 +60,7 @@ def unload(place: Place) -> str | None:
     """
     with Netns.open(place.netns) as netns:
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
-        places.check_bpffs(place.bpffs)
-        try:
-            root = open_locked(place.bpffs, place)
-        except PermissionError:
-            raise PermissionProblem(
-                f"unload: {place.bpffs}: permission denied", hint="needs root: try sudo"
-            ) from None
+        root = lock_root(place, "unload")
         try:
             clear_leftovers(place)
             if not os.path.lexists(path):
@@ -74,11 +76,16 @@ def unload(place: Place) -> str | None:
 
 
 def clear_leftovers(place: Place) -> list[str]:
-    """Remove directories of `load`s that died before they were published. The root's lock must be held.
+    """Remove directories of `load`s that died before they were published. The root's lock must be held."""
+    return find_leftovers(place, remove=True)
+
+
+def find_leftovers(place: Place, *, remove: bool = False) -> list[str]:
+    """Paths of the directories that dead `load`s left; removed too, if wanted.
 
     One whose lock can be had is nobody's: a living `load` holds its directory's.
     """
-    removed = []
+    found = []
     for name in sorted(os.listdir(place.bpffs)):
         if not name.startswith(places.TEMPORARY):
             continue
@@ -89,12 +96,27 @@ def clear_leftovers(place: Place) -> list[str]:
             continue
         try:
             if os.fstat(fd).st_uid == os.geteuid() and flock.try_lock(fd, exclusive=True):
-                remove_directory(path)
-                removed.append(path)
-                place.notice(f"removed {path}, left over from a load that was interrupted")
+                found.append(path)
+                if remove:
+                    remove_directory(path)
+                    place.notice(f"removed {path}, left over from a load that was interrupted")
         finally:
             os.close(fd)
-    return removed
+    return found
+
+
+def lock_root(place: Place, action: str) -> int:
+    """Descriptor of the bpffs root with its lock, to be had before any directory's.
+
+    Raises PermissionProblem, NotLoaded where there is no BPF file system, LockTimeout.
+    """
+    places.check_bpffs(place.bpffs)
+    try:
+        return open_locked(place.bpffs, place)
+    except PermissionError:
+        raise PermissionProblem(
+            f"{action}: {place.bpffs}: permission denied", hint="needs root: try sudo"
+        ) from None
 
 
 def dead_directories(place: Place) -> list[str]:

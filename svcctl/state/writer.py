@@ -17,8 +17,15 @@ from svcctl.host.netns import Netns
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, ProgramRecord
 from svcctl.state import place as places
-from svcctl.state.lock import open_locked
-from svcctl.state.session import ZERO, State, dead_directory, need_current_schema, pin_error
+from svcctl.state.lock import open_locked_timed
+from svcctl.state.session import (
+    ZERO,
+    State,
+    dead_directory,
+    need_current_schema,
+    pin_error,
+    program_map_ids,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,6 +45,7 @@ class Writer(State):
         super().__init__(place, netns, path)
         self.fd = fd
         self.command = command
+        self.waited_ns = 0
         self._depth = 0
 
     def close(self) -> None:
@@ -54,6 +62,11 @@ class Writer(State):
     def changing(self, **fields: Any) -> Change:
         """Context of all writes of a command; `fields` of meta are set together with the mark."""
         return Change(self, fields)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the mark is this writer's own."""
+        return self._depth > 0
 
     def usage(self, name: str) -> Usage:
         """Used and largest number of entries of a map."""
@@ -95,6 +108,7 @@ class Change:
             if self.fields:
                 writer.put_meta(writer.meta()._replace(**self.fields))
             return
+        writer.map("writers")  # needed at the end: not to be missed only then
         meta = writer.meta()
         writer.put_meta(
             meta._replace(
@@ -129,9 +143,13 @@ def finish_change(writer: Writer) -> None:
     writer.map("writers").update(U32.pack(meta.next_writer % layouts.WRITERS), layouts.WRITER.pack(line))
     writer.put_meta(
         meta._replace(
-            generation=(meta.generation | 1) + 1, next_writer=(meta.next_writer + 1) % layouts.WRITERS
+            generation=(meta.generation | 1) + 1,
+            next_writer=(meta.next_writer + 1) % layouts.WRITERS,
+            lock_waits=meta.lock_waits + (writer.waited_ns > 0),
+            lock_wait_ns=meta.lock_wait_ns + writer.waited_ns,
         )
     )
+    writer.waited_ns = 0  # the next change of the same writer, in `batch`, did not wait
 
 
 def open_writer(place: Place, command: str) -> Writer:
@@ -156,13 +174,16 @@ def open_writer(place: Place, command: str) -> Writer:
         raise
 
 
-def lock_state(place: Place, command: str) -> Writer:
-    """The lock and nothing else: for unload, upgrade, check and gc, which work on broken state too."""
+def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
+    """The lock and nothing else: for unload, upgrade, check and gc, which work on broken state too.
+
+    `any_mode` takes a directory that others own or may write, for `check`, which says so.
+    """
     netns = Netns.open(place.netns)
     try:
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         try:
-            fd = open_locked(path, place)
+            fd, waited = open_locked_timed(path, place)
         except FileNotFoundError:
             places.check_bpffs(place.bpffs)
             raise places.not_loaded(netns.inode, place.bpffs) from None
@@ -173,11 +194,14 @@ def lock_state(place: Place, command: str) -> Writer:
         except NotADirectoryError:
             raise Incompatible(f"{path}: not a directory") from None
         try:
-            places.check_owner(path, os.fstat(fd))
+            if not any_mode:
+                places.check_owner(path, os.fstat(fd))
         except BaseException:
             os.close(fd)
             raise
-        return Writer(place, netns, path, fd, command)
+        writer = Writer(place, netns, path, fd, command)
+        writer.waited_ns = waited
+        return writer
     except BaseException:
         netns.close()
         raise
@@ -197,15 +221,17 @@ def link_info(state: State, program: ProgramShape) -> LinkInfo | None:
 def is_dead(state: State) -> bool:
     """Whether the directory is left over from a namespace that is gone.
 
-    While our descriptor holds the namespace its inode cannot be given to another, so a link that names another
-    inode, or 0, proves it. Without a link the cookie decides, where the kernel has one.
+    The cookie decides, where the kernel has one: it is never given out again. Before Linux 5.14 the link does:
+    while our descriptor holds the namespace its inode cannot be given to another, so a link that names another
+    inode, or 0, proves it (or was detached by hand, which cannot be told from it).
     """
-    info = link_info(state, catalog.DISPATCH)
-    if info is not None and info.netns_inode is not None:
-        return info.netns_inode != state.netns.inode
-    cookie = state.netns.cookie()
     recorded = state.meta().netns_cookie
-    return bool(recorded and cookie is not None and cookie != recorded)
+    if recorded:
+        cookie = state.netns.cookie()
+        if cookie is not None:
+            return cookie != recorded
+    info = link_info(state, catalog.DISPATCH)
+    return info is not None and info.netns_inode is not None and info.netns_inode != state.netns.inode
 
 
 def check_alive(writer: Writer) -> None:
@@ -232,25 +258,17 @@ def check_programs(writer: Writer) -> None:
 
 
 def check_map_ids(state: State, names: tuple[str, ...]) -> None:
-    """Refuse a pinned map that is not the one the recorded program reads."""
-    data = state.map("programs").lookup(U32.pack(enums.PROGRAM_DISPATCH))
-    record = layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
-    if not record.id:
+    """Refuse to change what no packet would meet: a pinned map the program does not read, a link that was lost."""
+    state.check_maps(names)
+    shape = catalog.DISPATCH
+    if os.path.lexists(state.pin(shape.link_pin)):
         return
-    known = program_map_ids(record)
-    for name in names:
-        if name in catalog.PROGRAM_READS and state.map(name).info.id not in known:
-            raise Incompatible(
-                f"{state.pin(name)}: map {state.map(name).info.id} is not one the loaded program {record.id} reads",
-                hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
-            )
+    key = layouts.AttachmentKey(enums.ATTACH_NETNS, shape.hook, state.netns.inode)
+    if state.map("attachments").lookup(layouts.ATTACHMENT_KEY.pack(key)) is not None:
+        raise Incompatible(
+            f"{state.pin(shape.link_pin)}: the pin is missing, so the dispatcher is not attached",
+            hint="'svcctl attach netns' attaches it again",
+        )
 
 
-def program_map_ids(record: ProgramRecord) -> set[int]:
-    """The map ids in a program record."""
-    return {
-        U32.unpack_from(record.map_ids, 4 * i)[0] for i in range(min(record.map_count, layouts.PROGRAM_MAPS))
-    }
-
-
-__all__ = ["NotLoaded", "Writer", "open_writer"]
+__all__ = ["NotLoaded", "Writer", "open_writer", "program_map_ids"]

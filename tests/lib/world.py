@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 
 CLONE_NEWNS = 0x00020000
@@ -20,8 +22,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _check(result: int, what: str) -> None:
     if result != 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"{what}: {os.strerror(errno)}")
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def sh(command: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
@@ -66,12 +68,23 @@ def world(bpffs_mode: str = "0711") -> Iterator[World]:
             sh("ip link set lo up")
             yield World()
         finally:
-            _check(_libc.setns(mnt, CLONE_NEWNS), "setns mnt")
+            _leave_mounts(mnt)
             _check(_libc.setns(net, CLONE_NEWNET), "setns net")
             os.chdir(cwd)
     finally:
         os.close(net)
         os.close(mnt)
+
+
+def _leave_mounts(mnt: int) -> None:
+    """EINVAL: a thread that was joined is not quite gone yet, and still shares the mount namespace."""
+    for _ in range(500):
+        if _libc.setns(mnt, CLONE_NEWNS) == 0:
+            return
+        if ctypes.get_errno() != errno.EINVAL:
+            break
+        time.sleep(0.01)
+    _check(-1, "setns mnt")
 
 
 @contextlib.contextmanager

@@ -77,6 +77,16 @@ def test_text_forms() -> None:
     assert read_bindings(escaped) == read_bindings(document(GOOD))
 
 
+@pytest.mark.parametrize("label", ['a"b', '"', '""', '\\"', "a\\b", '", "port": 1, "'])
+def test_quotes_in_a_label(label: str) -> None:
+    """They look like a repeated key to the first check, which counts quotes."""
+    for extra in ({}, {"protocol": "tcp"}):
+        entry = {**GOOD, **extra, "label": label}
+        assert set(read_bindings(document(entry)).values()) == {label}
+        repeated = document(entry).replace('"port"', '"port": 7, "port"')
+        assert problem(repeated).cause == "the key 'port' is there twice"
+
+
 def test_equal_labels_are_one_object() -> None:
     want = read_bindings(document(*({**GOOD, "port": port} for port in range(50))))
     assert len({id(label) for label in want.values()}) == 1

@@ -1,0 +1,88 @@
+"""`svcctl attachments`: what is attached where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.options import noun
+from svcctl.render.records import Column
+from svcctl.render.times import utc
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from svcctl.cli.env import Env
+    from svcctl.state.session import State
+
+STATES = {True: "up", False: "down", None: None}
+
+COLUMNS = (
+    Column("KIND", "kind"),
+    Column("TARGET", "target", align=">"),
+    Column("HOOK", "hook"),
+    Column("PROGRAM", "program"),
+    Column("ID", "program_id", align=">"),
+    Column("LINK", "link_id", align=">"),
+    Column("SINCE", "since"),
+    Column("VERSION", "version"),
+    Column("STATE", "state"),
+    Column("ORDER", "order", align=">", wide=True),
+)
+
+
+@noun("attachments", examples=("svcctl attachments", "svcctl attachments -o json"))
+def command(env: Env) -> None:
+    """List what svcctl has attached, and which program runs there since when.
+
+    As root, programs of others at the same hook are listed too, marked foreign, and each link is looked up in
+    the kernel: up, or down. ORDER (-o wide) is the order in which the kernel runs them; the first one that
+    chooses a socket is obeyed.
+    """
+    from svcctl.cli.access import reading
+
+    rows = reading(env, read_rows)
+    if not rows and env.output in ("text", "wide"):
+        env.notice("nothing is attached: 'svcctl attach netns' attaches the dispatcher")
+        return
+    env.emit("attachments", rows, COLUMNS, name=lambda row: f"{row[0]}:{row[1]}/{row[2]}")
+
+
+def read_rows(state: State) -> list[tuple[Any, ...]]:
+    """The rows of COLUMNS: ours, then foreign ones."""
+    from svcctl.state import foreign
+    from svcctl.state.attach import list_attachments
+
+    ours = list_attachments(state)
+    order = foreign.attached(state.netns) or []
+    rows: list[tuple[Any, ...]] = [
+        (
+            one.kind,
+            one.target,
+            one.hook,
+            one.program,
+            one.program_id,
+            one.link_id,
+            utc(one.since_ns),
+            one.version,
+            STATES[one.up],
+            order.index(one.program_id) + 1 if one.program_id in order else None,
+        )
+        for one in ours
+    ]
+    own = next((one.program_id for one in ours if one.target == state.netns.inode), None)
+    for other in foreign.others(state.netns, own) or ():
+        rows.append(
+            (
+                "netns",
+                state.netns.inode,
+                "sk_lookup",
+                other.name,
+                other.program_id,
+                other.link_id,
+                None,
+                None,
+                "foreign",
+                other.position,
+            )
+        )
+    return rows

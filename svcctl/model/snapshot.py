@@ -1,0 +1,60 @@
+"""What one scrape reads of the state, as plain values: what `metrics` renders."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DestinationSample(NamedTuple):
+    """One destination: `family` 4 or 6, `protocol` an IP protocol number, counters since it was made.
+
+    `bindings` is the reference count writers keep: exact, or after a killed command too high until the next
+    one repairs it. `sockets` counts those the kernel still has.
+    """
+
+    label: str
+    family: int
+    protocol: int
+    bindings: int
+    sockets: int
+    lookups: int
+    no_socket: int
+    errors: int
+
+
+class MapSample(NamedTuple):
+    """How full a map is, and how many entries it can have."""
+
+    name: str
+    used: int
+    max: int
+
+
+class AttachmentSample(NamedTuple):
+    """One place where a program should be attached, and whether it is."""
+
+    kind: str
+    hook: str
+    target: int
+    program: str
+    up: bool
+
+
+class Snapshot(NamedTuple):
+    """The state at one moment. Times are seconds since 1970.
+
+    `interrupted`: a writer has marked a change and not finished it. `consistent` is False when writers
+    gave no chance to read the state between two changes.
+    """
+
+    version: str
+    schema: int
+    interrupted: bool
+    last_change: float
+    lock_waits: int
+    lock_wait_seconds: float
+    destinations: tuple[DestinationSample, ...]
+    maps: tuple[MapSample, ...]
+    attachments: tuple[AttachmentSample, ...]
+    drops: tuple[tuple[str, int], ...]
+    consistent: bool = True

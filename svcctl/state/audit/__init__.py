@@ -1,0 +1,60 @@
+"""The invariants between the maps, the pins and the kernel. ARCHITECTURE.md has the table; the names are its rows.
+
+`audit` reads everything and returns what is broken, each with the function that mends it, where mending needs
+no decision. Used by `check`, `check --repair`, and by the first command after one that died.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.state.audit import bindings, kernel, meta, pins, sockets
+from svcctl.state.audit.finding import Finding
+
+if TYPE_CHECKING:
+    from svcctl.state.writer import Writer
+
+INVARIANTS = (
+    "temporary",
+    "pins",
+    "orphans",
+    "modes",
+    "sizes",
+    "identity",
+    "mark",
+    "writers",
+    "programs",
+    "attachments",
+    "strays",
+    "ids",
+    "destinations",
+    "bindings",
+    "references",
+    "ports",
+    "usage",
+    "sockets",
+    "hints",
+    "counters",
+)
+"""Every row, in the order in which they are looked at. `temporary` is looked at by `check` itself."""
+
+
+def audit(writer: Writer, *, deep: bool = False) -> list[Finding]:
+    """Everything that is broken. Needs the lock and root; changes nothing.
+
+    `deep` also walks what no command that died can have left: all slots and counters of ids that were never
+    handed out, and the sockets themselves. Raises Incompatible for state of another layout.
+    """
+    found = list(pins.find(writer))
+    if not pins.usable(writer):
+        return found or meta.unusable(writer)  # without its maps the rest cannot be judged
+    found += meta.find(writer)
+    if any(one.invariant == "identity" for one in found) or not writer.has_dispatcher():
+        return found
+    found += kernel.find(writer, deep)
+    found += bindings.find(writer)
+    found += sockets.find(writer, deep)
+    return found
+
+
+__all__ = ["INVARIANTS", "Finding", "audit"]

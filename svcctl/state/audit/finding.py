@@ -1,0 +1,17 @@
+"""One broken invariant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Finding(NamedTuple):
+    """One broken invariant. `repair` mends it; None: `advice` says what to decide."""
+
+    invariant: str
+    message: str
+    repair: Callable[[], object] | None
+    advice: str = ""

@@ -1,0 +1,174 @@
+"""pins, orphans, modes, sizes: what is in the directory, of which kind, whose, and how large."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import partial
+from typing import TYPE_CHECKING
+
+from svcctl.bpf.errors import BpfError
+from svcctl.bpf.link import Link
+from svcctl.bpf.map import Map
+from svcctl.bpf.program import Program
+from svcctl.errors import SvcctlError
+from svcctl.maps import catalog, enums, layouts
+from svcctl.state.audit import salvage
+from svcctl.state.audit.finding import Finding
+from svcctl.state.create import DIRECTORY_MODE, PIN_MODE
+from svcctl.state.swap import drop_next, next_pins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from svcctl.state.writer import Writer
+
+ANEW = "'svcctl unload' and 'svcctl load' start anew"
+
+
+def find(writer: Writer) -> Iterator[Finding]:
+    """Findings about the directory and its pins."""
+    present = set(os.listdir(writer.path))
+    wanted = expected(present)
+    yield from _modes(
+        writer, sorted(wanted.keys() & present), wanted
+    )  # first: it opens the way to the others
+    yield from _kinds(writer, present, wanted)
+    yield from _orphans(writer, present, wanted)
+    if usable(writer) and writer.has_dispatcher():
+        yield from _sizes(writer)
+
+
+def usable(writer: Writer) -> bool:
+    """Whether all that belongs there can be opened as it should be, and `meta` is svcctl's."""
+    present = set(os.listdir(writer.path))
+    wanted = expected(present)
+    if any(_fault(writer, name) for name in wanted.keys() & present - catalog.MAPS.keys()):
+        return False
+    try:
+        for name in wanted.keys() & catalog.MAPS.keys():
+            writer.map(name)
+        writer.meta()
+    except SvcctlError:
+        return False
+    return True
+
+
+def expected(present: set[str]) -> dict[str, int]:
+    """Name -> mode (0: that of the state) of every pin that belongs in a directory with these names."""
+    wanted = dict.fromkeys(catalog.STATE_MAPS, 0)
+    if present & {*catalog.DISPATCH_MAPS, catalog.DISPATCH.pin, catalog.DISPATCH.link_pin}:
+        wanted |= dict.fromkeys(catalog.DISPATCH_MAPS, 0)
+        wanted[catalog.DISPATCH.pin] = 0o600
+    if catalog.DISPATCH.link_pin in present:
+        wanted[catalog.DISPATCH.link_pin] = 0o600
+    return wanted
+
+
+def _kinds(writer: Writer, present: set[str], wanted: dict[str, int]) -> Iterator[Finding]:
+    """pins: all there, each of its kind and shape."""
+    for name in sorted(wanted):
+        fault = _fault(writer, name) if name in present else "is missing"
+        if fault is not None:
+            repair, advice = salvage.plan(writer, name, ANEW)
+            yield Finding("pins", f"pin {name!r} {fault}", repair, advice)
+
+
+def _fault(writer: Writer, name: str) -> str | None:
+    """What is wrong with a pin that is there. Its mode is not looked at: that is another row."""
+    path = writer.pin(name)
+    try:
+        if name == catalog.DISPATCH.pin:
+            Program.open_pinned(path).close()
+            return None
+        if name == catalog.DISPATCH.link_pin:
+            Link.open_pinned(path).close()
+            return None
+        with Map.open_pinned(path) as opened:
+            info, shape = opened.info, catalog.MAPS[name]
+    except BpfError as error:
+        return f"cannot be opened as what it should be: {error.strerror or error}"
+    have = (info.type, info.key_size, info.value_size)
+    want = (shape.type, shape.key_size, shape.value_size)
+    if have != want:
+        return f"is a map of type, key size and value size {have}, expected {want}"
+    return None
+
+
+def _orphans(writer: Writer, present: set[str], wanted: dict[str, int]) -> Iterator[Finding]:
+    """orphans: nothing else is in the directory."""
+    left = next_pins(writer.path)
+    for name in sorted(present - wanted.keys() - set(left)):
+        advice = f"look at it, then: rm -r {writer.pin(name)}"
+        yield Finding("orphans", f"{name!r} does not belong here", None, advice)
+    try:
+        meta = writer.meta()
+    except SvcctlError:
+        return
+    if meta.swap_phase != enums.SWAP_NONE or (meta.generation & 1 and not writer.is_changing):
+        return  # the mark's business, unless the mark is our own
+    records = salvage.next_records(writer)
+    if left or records:
+        what = ", ".join(left) or "records of programs"
+        yield Finding("orphans", f"left over from an upgrade: {what}", partial(drop_next, writer))
+
+
+def _modes(writer: Writer, names: list[str], wanted: dict[str, int]) -> Iterator[Finding]:
+    """modes: owner root, the state's group, nobody else writes."""
+    status = os.stat(writer.path)
+    group, pin_mode = status.st_gid, PIN_MODE
+    try:
+        meta = writer.meta()
+        group, pin_mode = meta.group, meta.mode
+    except SvcctlError:
+        pass  # missing, or refused because of its own mode: judged by the directory's group
+    fault = _wrong(status, DIRECTORY_MODE, group)
+    if fault:
+        yield _mode_finding("the directory", writer.path, fault, DIRECTORY_MODE, group, status.st_uid == 0)
+    genuine = salvage.held_maps(writer)
+    for name in names:
+        path = writer.pin(name)
+        status = os.stat(path)
+        mode = wanted[name] or pin_mode
+        wanted_group = group if name in catalog.MAPS else status.st_gid  # of 0600 nobody asks the group
+        fault = _wrong(status, mode, wanted_group)
+        if fault:
+            own = status.st_uid == 0 or (name in genuine and genuine[name] == salvage.pinned_map_id(path))
+            yield _mode_finding(f"pin {name!r}", path, fault, mode, wanted_group, own)
+
+
+def _wrong(status: os.stat_result, mode: int, group: int) -> str | None:
+    have = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+    if have == (mode, 0, group):
+        return None
+    return "has mode {:04o}, uid {}, gid {}; expected {:04o}, 0, {}".format(*have, mode, group)
+
+
+def _mode_finding(what: str, path: str, fault: str, mode: int, group: int, own: bool) -> Finding:
+    if not own:
+        # Whoever owned it could have put it there, or anything into it, and may hold it open for writing.
+        advice = f"if you know how that came: chown root {path}; else {ANEW}"
+        return Finding("modes", f"{what} {fault}", None, advice)
+    return Finding("modes", f"{what} {fault}", partial(_set_mode, path, mode, group))
+
+
+def _set_mode(path: str, mode: int, group: int) -> None:
+    os.chown(path, 0, group)
+    os.chmod(path, mode)
+
+
+def _sizes(writer: Writer) -> Iterator[Finding]:
+    """sizes: maps that are indexed by destination have room for each."""
+    most = writer.map("destinations").info.max_entries
+    sizes = catalog.dispatch_sizes(writer.map("bindings").info.max_entries, most)
+    del sizes["exact"]  # an upgrade may grow it alone
+    fixed = {"ports": 131072, "drop_stats": len(enums.DROP_REASONS), "writers": layouts.WRITERS}
+    for name, size in (sizes | fixed).items():
+        have = writer.map(name).info.max_entries
+        if have < size:
+            yield Finding(
+                "sizes",
+                f"map {name!r} has {have} entries, needs {size}",
+                None,
+                f"'svcctl upgrade --max-destinations {most + 1}' makes them anew, with what is in them",
+            )

@@ -1,0 +1,144 @@
+"""Pins that are lost or wrong, made again from what the kernel still holds.
+
+The attached program holds every map it reads, so those maps outlive their pins; `usage`, `writers`, `programs`
+and `attachments` can be told from the rest. `meta` and `destinations` (the labels) exist only as pinned.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from svcctl.bpf.errors import BpfError
+from svcctl.bpf.link import Link
+from svcctl.bpf.map import Map
+from svcctl.bpf.program import Program
+from svcctl.errors import SvcctlError
+from svcctl.maps import catalog, layouts
+from svcctl.maps.layouts import U32
+from svcctl.state.attach import pin_map
+from svcctl.state.foreign import map_names
+from svcctl.state.programs import load_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from svcctl.state.writer import Writer
+
+REMADE = ("usage", "writers", "programs", "attachments")
+"""State maps whose content the other rows of the audit restore."""
+
+
+def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | None, str]:
+    """(repair, advice) for a pin that is missing or not what it should be."""
+    if name in REMADE:
+        return partial(_remake, writer, name), ""
+    if name == catalog.DISPATCH.link_pin:
+        return partial(_drop, writer, name), ""  # `attachments` then makes the link
+    if name == catalog.DISPATCH.pin:
+        number = program_id(writer)
+        if number:
+            return partial(_repin_program, writer, number), ""
+        return partial(_load_program, writer), ""
+    held = held_maps(writer).get(name)
+    if held is not None:
+        return partial(repin_map, writer, name, held), ""
+    if name == "destinations":
+        return None, f"labels are lost with it; {anew}"
+    return None, anew
+
+
+def held_maps(writer: Writer) -> dict[str, int]:
+    """Name -> id of the maps that the pinned, or else the attached, program reads; empty when there is none."""
+    try:
+        program = _open_program(writer)
+        if program is None:
+            return {}
+        with program:
+            names = map_names(program.info.map_ids)
+    except BpfError:
+        return {}
+    return {name: number for name, number in names.items() if name in catalog.PROGRAM_READS}
+
+
+def _open_program(writer: Writer) -> Program | None:
+    """The program under the link, which is what traffic meets; without a link the pinned one."""
+    number = program_id(writer)
+    if number:
+        return Program.open_id(number)
+    try:
+        return Program.open_pinned(writer.pin(catalog.DISPATCH.pin))
+    except BpfError:
+        return None
+
+
+def program_id(writer: Writer) -> int:
+    """Id of the program that the pinned link runs, 0 without one."""
+    try:
+        with Link.open_pinned(writer.pin(catalog.DISPATCH.link_pin)) as link:
+            return link.info.program_id
+    except BpfError:
+        return 0
+
+
+def pinned_map_id(path: str) -> int | None:
+    """Id of a pinned map whatever its mode, None if it is no map."""
+    try:
+        with Map.open_pinned(path) as opened:
+            return opened.info.id
+    except BpfError:
+        return None
+
+
+def next_records(writer: Writer) -> bool:
+    """Whether `programs` has entries of an upgrade under way."""
+    try:
+        return any(
+            writer.program_record(layouts.NEXT_PROGRAMS + shape.number).id for shape in catalog.PROGRAMS
+        )
+    except SvcctlError:
+        return False
+
+
+def repin_map(writer: Writer, name: str, map_id: int) -> None:
+    """Put the map with an id at a pin, whatever is there."""
+    _drop(writer, name)
+    with Map.open_id(map_id) as held:
+        held.pin(writer.pin(name))
+    writer.pin_mode(writer.pin(name))
+
+
+def _repin_program(writer: Writer, number: int) -> None:
+    _drop(writer, catalog.DISPATCH.pin)
+    with Program.open_id(number) as program:
+        program.pin(writer.pin(catalog.DISPATCH.pin))
+
+
+def _load_program(writer: Writer) -> None:
+    """Load the program anew on the pinned maps: without a link nothing holds the old one."""
+    from svcctl.state.reattach import AttachPlan, load_missing
+
+    _drop(writer, catalog.DISPATCH.pin)
+    load_missing(writer, AttachPlan(maps=False, program=True, link=False), None, None)
+
+
+def _remake(writer: Writer, name: str) -> None:
+    """Make an empty state map. What was in it is found again by the rows that compare it."""
+    _drop(writer, name)
+    with load_object("state", {}, {}) as loaded:
+        pin_map(writer, loaded, name)
+
+
+def _drop(writer: Writer, name: str) -> None:
+    opened = writer._maps.pop(name, None)
+    if opened is not None:
+        opened.close()
+    path = writer.pin(name)
+    if os.path.lexists(path):
+        os.unlink(path)
+
+
+def zero_record(writer: Writer, index: int) -> None:
+    """Forget a program in `programs`."""
+    writer.map("programs").update(U32.pack(index), bytes(layouts.PROGRAM.size))

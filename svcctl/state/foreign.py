@@ -1,0 +1,87 @@
+"""Programs at the dispatcher's hook that this state directory does not own: other people's, and strays of ours."""
+
+from __future__ import annotations
+
+from errno import EACCES, ENOENT, EPERM
+from typing import TYPE_CHECKING, NamedTuple
+
+from svcctl.bpf.errors import BpfError
+from svcctl.bpf.link import iter_links, query_programs
+from svcctl.bpf.map import Map
+from svcctl.bpf.program import Program
+from svcctl.maps import catalog
+
+if TYPE_CHECKING:
+    from svcctl.host.netns import Netns
+
+
+class Foreign(NamedTuple):
+    """A program attached to the namespace. What may not be looked at is None; `position` counts from 1.
+
+    `ours` is True when it is a dispatcher of svcctl, judged by its name and those of its maps. `load_time_ns`
+    is on the boot time clock.
+    """
+
+    program_id: int
+    name: str | None
+    link_id: int | None
+    ours: bool
+    position: int
+    load_time_ns: int
+
+
+def attached(netns: Netns) -> list[int] | None:
+    """Ids of the sk_lookup programs of a namespace in the order they run; None without CAP_NET_ADMIN."""
+    try:
+        return query_programs(netns.fd, catalog.SK_LOOKUP)
+    except BpfError as error:
+        if error.errno in (EPERM, EACCES):
+            return None
+        raise
+
+
+def others(netns: Netns, own: int | None) -> list[Foreign] | None:
+    """The programs of the namespace except `own`, in the order they run; None when they may not be listed."""
+    ids = attached(netns)
+    if ids is None:
+        return None
+    return [describe(netns, number, position) for position, number in enumerate(ids, 1) if number != own]
+
+
+def describe(netns: Netns, program_id: int, position: int = 0) -> Foreign:
+    """What the kernel says of an attached program."""
+    name, ours, loaded = None, False, 0
+    try:
+        with Program.open_id(program_id) as program:
+            info = program.info
+        name, loaded = info.name, info.load_time_ns
+        ours = name == catalog.DISPATCH.name and set(map_names(info.map_ids)) >= set(catalog.PROGRAM_READS)
+    except BpfError as error:
+        if error.errno not in (EPERM, EACCES, ENOENT):
+            raise
+    return Foreign(program_id, name, _link_of(netns, program_id), ours, position, loaded)
+
+
+def map_names(ids: tuple[int, ...]) -> dict[str, int]:
+    """Kernel name -> id of maps that still exist. Needs CAP_SYS_ADMIN."""
+    names = {}
+    for number in ids:
+        try:
+            with Map.open_id(number) as opened:
+                names[opened.info.name] = number
+        except BpfError as error:
+            if error.errno != ENOENT:
+                raise
+    return names
+
+
+def _link_of(netns: Netns, program_id: int) -> int | None:
+    """Id of the link that holds a program at the namespace; None: by no link, or not to be seen."""
+    try:
+        for link in iter_links():
+            if link.program_id == program_id and link.netns_inode == netns.inode:
+                return link.id
+    except BpfError as error:
+        if error.errno not in (EPERM, EACCES):
+            raise
+    return None

@@ -1,0 +1,25 @@
+"""What most kernel tests start from: a loaded dispatcher and a server process beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lib.servers import Server
+from tests.lib.svc import svc
+from tests.lib.world import World
+
+
+@pytest.fixture
+def loaded(world: World) -> World:
+    """A world with the dispatcher attached. Small maps, for speed."""
+    svc("load", "--max-bindings", 10_000)
+    return world
+
+
+@pytest.fixture
+def server(world: World) -> Iterator[Server]:
+    """A server process in the world."""
+    with Server() as process:
+        yield process
