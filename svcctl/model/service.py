@@ -28,12 +28,10 @@ from svcctl.model.endpoint import (
     zero_address,
 )
 from svcctl.model.label import check_name
-from svcctl.model.prefix import format_address
+from svcctl.model.prefix import Prefix, format_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from svcctl.model.prefix import Prefix
 
 RANDOM = 0
 MAGLEV = 1
@@ -67,11 +65,11 @@ BackendSet = NamedTuple(  # noqa: UP014
     [
         ("kind", str),
         ("family", int),
-        ("members", tuple),
+        ("members", tuple[tuple[Backend, int], ...]),
         ("verdict", int),
         ("affinity_seconds", int),
         ("algorithm", int),
-        ("sources", tuple),
+        ("sources", tuple[Prefix, ...]),
     ],
 )
 """All that a block is made of: who gets the new connections of one family, and how.
@@ -159,9 +157,8 @@ def check_service(service: Service) -> Service:
         raise BadValue("affinity", service.affinity_seconds, f"expected 0-{MAX_AFFINITY_SECONDS} seconds")
     if service.algorithm not in ALGORITHM_NAMES:
         raise BadValue("algorithm", service.algorithm, "expected random or maglev")
-    if not 0 <= service.node_port <= 65535:
-        raise BadValue("node port", service.node_port, "expected 1-65535, or 0 for none")
     _check_frontends(service)
+    _check_node_port(service)
     _check_members(service.members)
     return service
 
@@ -282,6 +279,16 @@ def _check_frontends(service: Service) -> None:
         raise BadValue(
             "service", service.name, "source ranges are for load-balancer frontends; it has none", hint=hint
         )
+
+
+def _check_node_port(service: Service) -> None:
+    port = service.node_port
+    if not 0 <= port <= 65535:
+        raise BadValue("node port", port, "expected 1-65535, or 0 for none")
+    kinds = ((each.kind, each.frontend.port) for each in service.frontends)
+    if port and (KIND_NODE_PORT, port) not in kinds:
+        cause = "needs another frontend, from which it takes family and protocol"
+        raise BadValue("node port", port, cause)
 
 
 def _check_members(members: Iterable[Member]) -> None:
