@@ -76,13 +76,19 @@ static __always_inline struct svc_block *current_block(__u32 lane, int local)
 		struct svc_current blocks;
 	} read;
 	const volatile __u64 *value = bpf_map_lookup_elem(&current, &lane);
+	struct svc_block *found;
 	__u32 block;
 
 	if (!value)
 		return 0;
 	read.word = *value;
 	block = local ? read.blocks.local : read.blocks.cluster;
-	return block ? bpf_map_lookup_elem(&blocks, &block) : 0;
+	if (!block)
+		return 0;
+	found = bpf_map_lookup_elem(&blocks, &block);
+	/* The kernel copies the word in with memcpy, which may be seen half
+	 * done: then it names no block, or another lane's. */
+	return found && found->lane == lane ? found : 0;
 }
 
 static __always_inline int is_member(__u32 block, __u32 backend)

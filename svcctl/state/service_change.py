@@ -1,0 +1,480 @@
+"""Writing services. One function makes any change: from what is stored to what is wanted.
+
+The order keeps programs that are reading right (design of the maps: ARCHITECTURE.md, 'Services'). Adding: index
+entries, backends, slots, members, block, the flip of the lane's word, then frontends. Removing: frontends, the
+flip, a wait for running programs, then what nothing leads to any more. Nothing is inserted after that wait, so no
+element is reused under a program that still holds it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from svcctl.errors import Conflict
+from svcctl.maps import enums
+from svcctl.maps import service_codec as codec
+from svcctl.maps.layouts import U32
+from svcctl.maps.service_layouts import (
+    BACKEND,
+    BACKEND_ID,
+    BLOCK,
+    CONFIG,
+    CURRENT,
+    ITEM_KEY,
+    MEMBER_KEY,
+    SLOT,
+    SLOT_KEY,
+    BackendId,
+    BackendValue,
+    Block,
+    Current,
+    ItemKey,
+    MemberKey,
+    Slot,
+    SlotKey,
+)
+from svcctl.model.alias import alias_table
+from svcctl.model.endpoint import format_frontend
+from svcctl.model.service import blocked_addresses, blocks_of, families, frontend_flags, same_set
+from svcctl.state import services
+from svcctl.state.destinations import full
+
+if TYPE_CHECKING:
+    from svcctl.model.endpoint import Backend
+    from svcctl.model.service import BackendSet, Service
+    from svcctl.state.services import Stored
+    from svcctl.state.writer import Writer
+
+
+class NewBlock(NamedTuple):
+    """A block to write: for which lane and set."""
+
+    number: int
+    lane: int
+    set: BackendSet
+
+
+class Change(NamedTuple):
+    """Everything a change writes, worked out before the first write."""
+
+    have: Stored | None
+    want: Service | None
+    lanes: dict[int, int]
+    new_backends: dict[Backend, int]
+    backends: dict[Backend, int]
+    blocks: tuple[NewBlock, ...]
+    current: dict[int, tuple[int, int]]
+    old_blocks: tuple[int, ...]
+    words: dict[bytes, bytes]
+    gone_words: tuple[bytes, ...]
+    reserve: dict[str, int]
+
+
+def plan_change(writer: Writer, have: Stored | None, want: Service | None) -> Change:
+    """Work out a change. Raises Conflict for a frontend of another service, Full before anything is written."""
+    meta = writer.meta()
+    reserve: dict[str, int] = {}
+    lanes = dict(have.lanes) if have else {}
+    number = have.service.id if have else 0
+    if want is not None and not number:
+        number = max(meta.next_service, 1)
+        reserve["next_service"] = number + 1
+    if want is not None:
+        want = want._replace(id=number)
+    following = max(meta.next_lane, 1)
+    for family in families(want) if want else ():
+        if family not in lanes:
+            if following >= writer.map("current").info.max_entries:
+                lanes[family] = _free_lane(writer, set(lanes.values()))
+            else:
+                lanes[family] = following
+                following += 1
+                reserve["next_lane"] = following
+    words, gone = _frontend_words(writer, have, want, lanes)
+    backends, new_backends = _backend_ids(writer, have, want, meta.next_backend, reserve)
+    blocks, current, old = _sets(writer, have, want, lanes, meta.next_block, reserve)
+    change = Change(
+        have, want, lanes, new_backends, backends, blocks, current, old, words, gone, reserve
+    )
+    _check_room(writer, change)
+    return change
+
+
+def _free_lane(writer: Writer, taken: set[int]) -> int:
+    """A lane nobody has, once all have been handed out. Raises Full."""
+    used = {lane for one in services.read_all(writer).values() for lane in one.lanes.values()} | taken
+    largest = writer.map("current").info.max_entries
+    for lane in range(1, largest):
+        if lane not in used:
+            return lane
+    raise full("current", len(used), largest, 1)
+
+
+def _frontend_words(
+    writer: Writer, have: Stored | None, want: Service | None, lanes: dict[int, int]
+) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
+    """Words to write and keys to delete in `frontends`."""
+    before = _words(have.service, have.lanes) if have else {}
+    after = _words(want, lanes) if want else {}
+    mine = have.service.id if have else 0
+    for key in after.keys() - before.keys():
+        owner = services.owner_of_frontend(writer, key)
+        if owner is not None and owner != mine:
+            shown = format_frontend(codec.decode_frontend(*codec.FRONTEND_KEY.unpack(key)[:3]))
+            assert want is not None
+            raise Conflict(
+                f"service {want.name}: frontend {shown} belongs to service {services.name_of(writer, owner)!r}",
+                hint="'svcctl service set' or 'svcctl service delete' on that one frees it",
+            )
+    changed = {key: word for key, word in after.items() if before.get(key) != word}
+    return changed, tuple(before.keys() - after.keys())
+
+
+def _words(service: Service, lanes: dict[int, int]) -> dict[bytes, bytes]:
+    """All entries of `frontends` that a service has."""
+    words = {}
+    for one in service.frontends:
+        key = codec.frontend_key(one.frontend)
+        words[key] = codec.frontend_word(key, lanes[one.frontend.family], frontend_flags(service, one))
+    for family, address in blocked_addresses(service):
+        key = codec.blocked_key(address)
+        words[key] = codec.frontend_word(key, lanes[family], enums.FRONTEND_BLOCK)
+    return words
+
+
+def _backend_ids(
+    writer: Writer, have: Stored | None, want: Service | None, following: int, reserve: dict[str, int]
+) -> tuple[dict[Backend, int], dict[Backend, int]]:
+    """(ids of all backends that either side has, those to make)."""
+    known: dict[Backend, int] = {}
+    if have:
+        known = {
+            member.backend: number for member, number in zip(have.service.members, have.backends, strict=True)
+        }
+    new: dict[Backend, int] = {}
+    following = max(following, 1)
+    for member in want.members if want else ():
+        if member.backend in known:
+            continue
+        data = writer.map("backend_ids").lookup(codec.backend_key(member.backend))
+        if data is not None:
+            known[member.backend] = BACKEND_ID.unpack(data).id
+        else:
+            known[member.backend] = new[member.backend] = following
+            following += 1
+            reserve["next_backend"] = following
+    return known, new
+
+
+def _sets(
+    writer: Writer,
+    have: Stored | None,
+    want: Service | None,
+    lanes: dict[int, int],
+    following: int,
+    reserve: dict[str, int],
+) -> tuple[tuple[NewBlock, ...], dict[int, tuple[int, int]], tuple[int, ...]]:
+    """Blocks to make, the lanes' new words, blocks that go. A set that did not change keeps its block."""
+    before = {lane.family: lane for lane in blocks_of(have.service)} if have else {}
+    made: list[NewBlock] = []
+    current: dict[int, tuple[int, int]] = {}
+    old: list[int] = []
+    following = max(following, 1)
+    for family, number in have.lanes.items() if have else ():
+        cluster, local = services.current_blocks(writer, number)
+        before_lane = before.get(family)
+        want_lane = next((one for one in blocks_of(want) if one.family == family), None) if want else None
+        if want_lane is None:
+            current[number] = (0, 0)
+            old += {cluster, local} - {0}
+            continue
+        keep_cluster = before_lane is not None and cluster and same_set(before_lane.cluster, want_lane.cluster)
+        keep_local = keep_cluster and same_set(before_lane.local if before_lane else None, want_lane.local)
+        if keep_local:
+            continue
+        blocks = []
+        if keep_cluster:
+            new_cluster = cluster
+        else:
+            new_cluster, following = following, following + 1
+            blocks.append(NewBlock(new_cluster, number, want_lane.cluster))
+        new_local = new_cluster
+        if want_lane.local is not None and not same_set(want_lane.local, want_lane.cluster):
+            new_local, following = following, following + 1
+            blocks.append(NewBlock(new_local, number, want_lane.local))
+        made += blocks
+        current[number] = (new_cluster, new_local)
+        old += {cluster, local} - {0, new_cluster, new_local}
+    for lane in blocks_of(want) if want else ():
+        if have and lane.family in have.lanes:
+            continue
+        number = lanes[lane.family]
+        new_cluster, following = following, following + 1
+        made.append(NewBlock(new_cluster, number, lane.cluster))
+        new_local = new_cluster
+        if lane.local is not None and not same_set(lane.local, lane.cluster):
+            new_local, following = following, following + 1
+            made.append(NewBlock(new_local, number, lane.local))
+        current[number] = (new_cluster, new_local)
+    if made:
+        reserve["next_block"] = following
+    return tuple(made), current, tuple(old)
+
+
+def _deltas(change: Change) -> dict[str, int]:
+    """How many more (or fewer) entries each counted map has at the height of the change."""
+    have, want = change.have, change.want
+    slots = sum(len(block.set.members) for block in change.blocks)
+    return {
+        "service_names": 0 if have else 1,
+        "current": len(change.lanes) - (len(have.lanes) if have else 0),
+        "frontends": len(change.words),
+        "service_fronts": max(len(want.frontends) - (len(have.service.frontends) if have else 0), 0) if want else 0,
+        "backends": len(change.new_backends),
+        "service_members": max(len(want.members) - (len(have.backends) if have else 0), 0) if want else 0,
+        "blocks": len(change.blocks),
+        "slots": slots,
+        "members": slots,
+    }
+
+
+def _check_room(writer: Writer, change: Change) -> None:
+    for name, more in _deltas(change).items():
+        if more > 0:
+            usage = writer.usage(name)
+            largest = writer.map(name).info.max_entries
+            if usage.used + more > largest:
+                raise full(name, usage.used, largest, more)
+
+
+def apply_change(writer: Writer, change: Change) -> None:
+    """Carry a planned change out."""
+    have, want = change.have, change.want
+    with writer.changing(**change.reserve):
+        _add_usage(writer, {name: count for name, count in _deltas(change).items() if count > 0})
+        if want is not None:
+            _write_index(writer, change)
+            _write_backends(writer, change)
+            for block in change.blocks:
+                _write_block(writer, change, block)
+        else:
+            _delete_words(writer, change)
+        for lane, (cluster, local) in change.current.items():
+            if have is None or lane not in have.lanes.values():
+                writer.map("service_stats").update(U32.pack(lane), bytes(64))
+            writer.map("current").update(U32.pack(lane), CURRENT.pack(Current(cluster, local)))
+        if want is not None:
+            _count_special(writer, change, +1)
+            for key, word in change.words.items():
+                writer.map("frontends").update(key, word)
+            _delete_words(writer, change)
+        _remove_rest(writer, change)
+
+
+def _write_index(writer: Writer, change: Change) -> None:
+    """What writers and listings read. Items first, then the value that counts them, then the name."""
+    have, want = change.have, change.want
+    assert want is not None
+    old_frontends = have.service.frontends if have else ()
+    old_members = have.service.members if have else ()
+    fronts = writer.map("service_fronts")
+    for number, one in enumerate(want.frontends):
+        if number >= len(old_frontends) or old_frontends[number] != one:
+            fronts.update(ITEM_KEY.pack(ItemKey(want.id, number)), codec.encode_service_frontend(one))
+    items = writer.map("service_members")
+    keys, values = [], []
+    for number, member in enumerate(want.members):
+        if number >= len(old_members) or old_members[number] != member:
+            keys.append(ITEM_KEY.pack(ItemKey(want.id, number)))
+            values.append(codec.encode_member(member, change.backends[member.backend]))
+    items.update_many(b"".join(keys), b"".join(values), len(keys))
+    lanes = {**(have.lanes if have else {}), **change.lanes}
+    writer.map("services").update(U32.pack(want.id), codec.encode_service(want, lanes, time.time_ns()))
+    if have is None:
+        writer.map("service_names").update(codec.name_key(want.name), U32.pack(want.id))
+
+
+def _write_backends(writer: Writer, change: Change) -> None:
+    """Backends that are new, and references of those this service did not have before, counted up."""
+    want = change.want
+    assert want is not None
+    before = {member.backend for member in change.have.service.members} if change.have else set()
+    for member in want.members:
+        if member.backend in before:
+            continue
+        number = change.backends[member.backend]
+        ids = writer.map("backend_ids")
+        key = codec.backend_key(member.backend)
+        if member.backend in change.new_backends:
+            writer.map("backends").update(
+                U32.pack(number),
+                BACKEND.pack(BackendValue(member.backend.address, member.backend.port, 0, 0, number, 0, 0)),
+            )
+            ids.update(key, BACKEND_ID.pack(BackendId(number, 1, b"", b"")))
+        else:
+            data = ids.lookup(key)
+            if data is not None:
+                value = BACKEND_ID.unpack(data)
+                ids.update(key, BACKEND_ID.pack(value._replace(refs=value.refs + 1)))
+
+
+def _write_block(writer: Writer, change: Change, block: NewBlock) -> None:
+    """Slots, members, then the record that makes them a block. Nothing leads here yet."""
+    assert change.want is not None
+    ids = [change.backends[backend] for backend, _ in block.set.members]
+    table = alias_table([weight for _, weight in block.set.members])
+    if ids:
+        slot_keys = b"".join(SLOT_KEY.pack(SlotKey(block.number, n)) for n in range(len(table)))
+        slot_values = b"".join(
+            SLOT.pack(Slot(ids[slot.index], ids[slot.alias], slot.threshold, block.number)) for slot in table
+        )
+        writer.map("slots").update_many(slot_keys, slot_values, len(table))
+        member_keys = b"".join(MEMBER_KEY.pack(MemberKey(block.number, number)) for number in ids)
+        writer.map("members").update_many(member_keys, b"".join(map(U32.pack, range(len(ids)))), len(ids))
+    record = Block(
+        block=block.number,
+        service=change.want.id,
+        lane=block.lane,
+        slots=len(table),
+        affinity_seconds=block.set.affinity_seconds,
+        verdict=block.set.verdict,
+        ranges=0,
+        lut=0,
+        flags=0,
+        members=len(ids),
+    )
+    writer.map("blocks").update(U32.pack(block.number), BLOCK.pack(record))
+
+
+def _delete_words(writer: Writer, change: Change) -> None:
+    frontends = writer.map("frontends")
+    for key in change.gone_words:
+        frontends.delete(key)
+    _count_special(writer, change, -1)
+
+
+def _count_special(writer: Writer, change: Change, by: int) -> None:
+    """Frontends that make programs look further: up before they are there, down after they are gone."""
+    before = _special(change.have.service) if change.have else (0, 0)
+    after = _special(change.want) if change.want else (0, 0)
+    node_ports, blocked = after[0] - before[0], after[1] - before[1]
+    node_ports, blocked = (max(node_ports, 0), max(blocked, 0)) if by > 0 else (min(node_ports, 0), min(blocked, 0))
+    if not node_ports and not blocked:
+        return
+    config = writer.map("config")
+    now = CONFIG.unpack(config.lookup(bytes(4)) or bytes(CONFIG.size))
+    if node_ports > 0 and not now.node_ports:
+        from svcctl.state.node_addresses import refresh
+
+        refresh(writer)
+    config.update(
+        bytes(4),
+        CONFIG.pack(
+            now._replace(
+                node_ports=max(now.node_ports + node_ports, 0), blocked=max(now.blocked + blocked, 0)
+            )
+        ),
+    )
+
+
+def _special(service: Service) -> tuple[int, int]:
+    """(frontends with the zero address, blocked addresses)"""
+    from svcctl.model.endpoint import is_zero
+
+    zero = sum(1 for one in service.frontends if is_zero(one.frontend.family, one.frontend.address))
+    return zero, len(blocked_addresses(service))
+
+
+def _remove_rest(writer: Writer, change: Change) -> None:
+    """After a wait for running programs: blocks, items and backends nothing leads to, and their counts."""
+    have, want = change.have, change.want
+    if have is None:
+        return
+    kept = {member.backend for member in want.members} if want else set()
+    gone = [
+        (member.backend, number)
+        for member, number in zip(have.service.members, have.backends, strict=True)
+        if member.backend not in kept
+    ]
+    if not change.old_blocks and not gone and want is not None and len(want.frontends) >= len(have.service.frontends):
+        _add_usage(writer, {"frontends": -len(change.gone_words) - _overwritten(change)})
+        return
+    if change.old_blocks or gone:
+        from svcctl.bpf.barrier import rcu_barrier
+
+        rcu_barrier()
+    fewer = {"frontends": -len(change.gone_words) - _overwritten(change)}
+    for block in change.old_blocks:
+        removed = _delete_block(writer, block)
+        for name, count in removed.items():
+            fewer[name] = fewer.get(name, 0) - count
+    new_frontends = len(want.frontends) if want else 0
+    new_members = len(want.members) if want else 0
+    for number in range(new_frontends, len(have.service.frontends)):
+        writer.map("service_fronts").delete(ITEM_KEY.pack(ItemKey(have.service.id, number)))
+    for number in range(new_members, len(have.service.members)):
+        writer.map("service_members").delete(ITEM_KEY.pack(ItemKey(have.service.id, number)))
+    fewer["service_fronts"] = -max(len(have.service.frontends) - new_frontends, 0)
+    fewer["service_members"] = -max(len(have.service.members) - new_members, 0)
+    fewer["backends"] = -sum(_release_backend(writer, backend, number) for backend, number in gone)
+    if want is None:
+        writer.map("service_names").delete(codec.name_key(have.service.name))
+        writer.map("services").delete(U32.pack(have.service.id))
+        fewer["service_names"] = -1
+        fewer["current"] = -len(have.lanes)
+    _add_usage(writer, fewer)
+
+
+def _overwritten(change: Change) -> int:
+    """Words that replaced an entry of this service: counted up as new, so to be taken back."""
+    if change.have is None:
+        return 0
+    before = _words(change.have.service, change.have.lanes)
+    return sum(1 for key in change.words if key in before)
+
+
+def _delete_block(writer: Writer, number: int) -> dict[str, int]:
+    """Take a block away that nothing leads to. Returns how many entries of which map went."""
+    block = services.read_block(writer, number)
+    if block is None:
+        return {}
+    slots = writer.map("slots")
+    keys = [SLOT_KEY.pack(SlotKey(number, n)) for n in range(block.slots)]
+    ids = []
+    for key in keys:
+        data = slots.lookup(key)
+        if data is not None:
+            ids.append(SLOT.unpack(data).backend)
+    writer.map("blocks").delete(U32.pack(number))
+    gone_slots = slots.delete_many(b"".join(keys), len(keys)) if keys else 0
+    member_keys = [MEMBER_KEY.pack(MemberKey(number, one)) for one in dict.fromkeys(ids)]
+    gone_members = (
+        writer.map("members").delete_many(b"".join(member_keys), len(member_keys)) if member_keys else 0
+    )
+    return {"blocks": 1, "slots": gone_slots, "members": gone_members}
+
+
+def _release_backend(writer: Writer, backend: Backend, number: int) -> int:
+    """Count a reference down; 1 if the backend went with it."""
+    ids = writer.map("backend_ids")
+    key = codec.backend_key(backend)
+    data = ids.lookup(key)
+    if data is None:
+        return 0
+    value = BACKEND_ID.unpack(data)
+    if value.refs > 1:
+        ids.update(key, BACKEND_ID.pack(value._replace(refs=value.refs - 1)))
+        return 0
+    ids.delete(key)
+    writer.map("backends").delete(U32.pack(number))
+    return 1
+
+
+def _add_usage(writer: Writer, deltas: dict[str, int]) -> None:
+    for name, delta in deltas.items():
+        if delta:
+            usage = writer.usage(name)
+            writer.put_usage(name, usage._replace(used=max(usage.used + delta, 0)))
+
+
