@@ -183,7 +183,8 @@ def command(line: str) -> None:
 
 
 def loop(watched: selectors.BaseSelector) -> None:
-    raw: Any = sys.stdin.buffer.raw  # type: ignore[attr-defined]  # nothing may wait in a buffer behind select
+    stdin: Any = sys.stdin
+    raw = stdin.buffer.raw  # nothing may wait in a buffer behind select
     while True:
         for key, _ in watched.select():
             if key.fileobj is sys.stdin:
