@@ -74,12 +74,14 @@ def parse_frontend(text: str) -> Frontend:
     The zero address is read: it is what node ports look like. Multicast and broadcast are no place for a
     service and are refused.
     """
+    if not text:
+        raise BadValue("frontend", text, "a frontend cannot be empty")
     place, slash, name = text.partition("/")
     protocol = PROTOCOL_NUMBERS.get(name)
     if protocol is None:
         if slash:
             raise BadValue("frontend", text, f"expected tcp or udp after the slash, got {show(name)}")
-        hint = f"write {text}/tcp or {text}/udp" if text and text.isprintable() else None
+        hint = f"write {text}/tcp or {text}/udp" if ":" in text and text.isprintable() else None
         raise BadValue("frontend", text, "has no protocol", hint=hint)
     family, address, port = _parse_place("frontend", text, place)
     return Frontend(family, address, port, protocol)

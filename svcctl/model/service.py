@@ -180,6 +180,11 @@ def eligible(members: Iterable[Member], family: int, *, local_only: bool = False
     ]
 
 
+def overdue(service: Service, now_ns: int) -> list[Member]:
+    """The members whose drain has ended: their old connections are to be ended now."""
+    return [member for member in service.members if member.until_ns and member.until_ns <= now_ns]
+
+
 def blocks_of(service: Service) -> list[Lane]:
     """What each family of the service's frontends leads to, ipv4 first.
 

@@ -17,19 +17,17 @@ from svcctl.model.endpoint import (
     format_frontend,
     is_zero,
 )
-from svcctl.model.service import (
-    Member,
-    check_service,
-    node_port_frontends,
-)
+from svcctl.model.prefix import Prefix
+from svcctl.model.service import Member, ServiceFrontend, check_service, node_port_frontends
 from svcctl.model.service_plan import diff, is_empty, lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from svcctl.model.endpoint import Backend, BackendSpec, Frontend
-    from svcctl.model.service import Service, ServiceFrontend
+    from svcctl.model.service import Service
 
 
 def add_service(have: Service | None, want: Service) -> Service:
@@ -154,16 +152,27 @@ def add_frontends(service: Service, frontends: Iterable[ServiceFrontend]) -> Ser
 
 
 def delete_frontends(service: Service, frontends: Iterable[Frontend], *, missing_ok: bool = False) -> Service:
-    """Takes frontends away; node ports follow. Raises NotFound for one it has not, unless `missing_ok`."""
+    """Takes frontends away; node ports follow.
+
+    Raises NotFound for one that the service has not, unless `missing_ok`; UsageProblem for one that its node
+    port asks for.
+    """
     left = {each.frontend: each for each in service.frontends}
-    for frontend in frontends:
+    gone = list(frontends)
+    for frontend in gone:
         if left.pop(frontend, None) is None and not missing_ok:
             raise NotFound(
                 f"service set {service.name}: {format_frontend(frontend)}: no frontend of this service",
                 hint=f"'svcctl frontends {service.name}' lists them",
             )
-    changed = service._replace(frontends=tuple(left.values()))
-    return _checked(service, _with_node_port(changed, service.node_port))
+    changed = _with_node_port(service._replace(frontends=tuple(left.values())), service.node_port)
+    for each in changed.frontends:
+        if each.frontend in gone:
+            raise UsageProblem(
+                f"service set {service.name}: {format_frontend(each.frontend)}: belongs to the node port",
+                hint="--node-port 0 takes it away",
+            )
+    return _checked(service, changed)
 
 
 def set_options(
@@ -180,9 +189,7 @@ def set_options(
     sources: Iterable[tuple[int, bytes, int]] | None = None,
 ) -> Service:
     """`service set`: what is given (not None) is changed. Raises UsageProblem if the result cannot be."""
-    from svcctl.model.prefix import Prefix
-
-    given = {
+    given: dict[str, Any] = {
         "affinity_seconds": affinity_seconds,
         "algorithm": algorithm,
         "internal_local": internal_local,
@@ -212,8 +219,8 @@ def _checked(old: Service, new: Service) -> Service:
 def _with_node_port(service: Service, old_port: int) -> Service:
     """The service with the wildcard frontends that its node port asks for, instead of those of `old_port`."""
     ports = {service.node_port, old_port} - {0}
-    others = []
-    follow = []
+    others: list[ServiceFrontend] = []
+    follow: list[ServiceFrontend] = []
     for each in service.frontends:
         family, address, port, _ = each.frontend
         is_followed = each.kind == KIND_NODE_PORT and port in ports and is_zero(family, address)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.model.endpoint import KIND_NAMES, STATE_NAMES, format_backend, format_frontend
-from svcctl.model.prefix import Prefix
 from svcctl.model.service import (
     ALGORITHM_NAMES,
     CLUSTER_SET,
@@ -26,6 +25,7 @@ from svcctl.model.service import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from svcctl.model.prefix import Prefix
     from svcctl.model.service import BackendSet
 
 ADDED = "added"
