@@ -150,5 +150,10 @@ def encode_member(member: Member, backend: int) -> bytes:
 def decode_member(value: MemberValue, backend: Backend) -> Member:
     """A membership."""
     return Member(
-        backend, value.weight, value.state, bool(value.flags & enums.MEMBER_LOCAL), value.since_ns, value.until_ns
+        backend,
+        value.weight,
+        value.state,
+        bool(value.flags & enums.MEMBER_LOCAL),
+        value.since_ns,
+        value.until_ns,
     )

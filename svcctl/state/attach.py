@@ -44,7 +44,11 @@ def netns_key(inode: int) -> AttachmentKey:
 def pin_dispatcher(writer: Writer, max_bindings: int, max_destinations: int) -> None:
     """Make the dispatcher's maps (those that are missing) and program, and pin them in the writer's directory."""
     sizes = catalog.dispatch_sizes(max_bindings, max_destinations)
-    reuse = {name: writer.map(name) for name in catalog.DISPATCH_MAPS if writer.has_map(name)}
+    reuse = {
+        name: writer.map(name)
+        for name in (*catalog.DISPATCH_MAPS, *catalog.SHARED_MAPS)
+        if writer.has_map(name)
+    }
     with load_object(catalog.DISPATCH.object, sizes, reuse) as loaded:
         for name in catalog.DISPATCH_MAPS:
             if name not in reuse:

@@ -15,7 +15,7 @@ from svcctl.maps import layouts
 from svcctl.maps.layouts import U32
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from svcctl.bpf.map import Map
     from svcctl.bpf.program import Program
@@ -39,8 +39,12 @@ def object_digest(path: str) -> bytes:
         return hashlib.sha256(file.read()).digest()
 
 
-def load_object(name: str, sizes: Mapping[str, int], reuse: Mapping[str, Map]) -> Object:
+def load_object(
+    name: str, sizes: Mapping[str, int], reuse: Mapping[str, Map], programs: Sequence[str] = ()
+) -> Object:
     """Open and load an object: maps in `reuse` are taken, the others are made, with `sizes` where given.
+
+    `programs`: only these of its programs; none given, all.
 
     The caller closes it. Raises VerifierRejected and other BpfErrors.
     """
@@ -51,6 +55,8 @@ def load_object(name: str, sizes: Mapping[str, int], reuse: Mapping[str, Map]) -
                 loaded.reuse(map_name, reuse[map_name])
             elif map_name in sizes:
                 loaded.resize(map_name, sizes[map_name])
+        if programs:
+            loaded.only_program(*programs)
         loaded.load()
     except BaseException:
         loaded.close()

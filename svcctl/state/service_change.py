@@ -94,9 +94,7 @@ def plan_change(writer: Writer, have: Stored | None, want: Service | None) -> Ch
     words, gone = _frontend_words(writer, have, want, lanes)
     backends, new_backends = _backend_ids(writer, have, want, meta.next_backend, reserve)
     blocks, current, old = _sets(writer, have, want, lanes, meta.next_block, reserve)
-    change = Change(
-        have, want, lanes, new_backends, backends, blocks, current, old, words, gone, reserve
-    )
+    change = Change(have, want, lanes, new_backends, backends, blocks, current, old, words, gone, reserve)
     _check_room(writer, change)
     return change
 
@@ -189,7 +187,9 @@ def _sets(
             current[number] = (0, 0)
             old += {cluster, local} - {0}
             continue
-        keep_cluster = before_lane is not None and cluster and same_set(before_lane.cluster, want_lane.cluster)
+        keep_cluster = (
+            before_lane is not None and cluster and same_set(before_lane.cluster, want_lane.cluster)
+        )
         keep_local = keep_cluster and same_set(before_lane.local if before_lane else None, want_lane.local)
         if keep_local:
             continue
@@ -230,7 +230,9 @@ def _deltas(change: Change) -> dict[str, int]:
         "service_names": 0 if have else 1,
         "current": len(change.lanes) - (len(have.lanes) if have else 0),
         "frontends": len(change.words),
-        "service_fronts": max(len(want.frontends) - (len(have.service.frontends) if have else 0), 0) if want else 0,
+        "service_fronts": max(len(want.frontends) - (len(have.service.frontends) if have else 0), 0)
+        if want
+        else 0,
         "backends": len(change.new_backends),
         "service_members": max(len(want.members) - (len(have.backends) if have else 0), 0) if want else 0,
         "blocks": len(change.blocks),
@@ -359,7 +361,9 @@ def _count_special(writer: Writer, change: Change, by: int) -> None:
     before = _special(change.have.service) if change.have else (0, 0)
     after = _special(change.want) if change.want else (0, 0)
     node_ports, blocked = after[0] - before[0], after[1] - before[1]
-    node_ports, blocked = (max(node_ports, 0), max(blocked, 0)) if by > 0 else (min(node_ports, 0), min(blocked, 0))
+    node_ports, blocked = (
+        (max(node_ports, 0), max(blocked, 0)) if by > 0 else (min(node_ports, 0), min(blocked, 0))
+    )
     if not node_ports and not blocked:
         return
     config = writer.map("config")
@@ -397,7 +401,12 @@ def _remove_rest(writer: Writer, change: Change) -> None:
         for member, number in zip(have.service.members, have.backends, strict=True)
         if member.backend not in kept
     ]
-    if not change.old_blocks and not gone and want is not None and len(want.frontends) >= len(have.service.frontends):
+    if (
+        not change.old_blocks
+        and not gone
+        and want is not None
+        and len(want.frontends) >= len(have.service.frontends)
+    ):
         _add_usage(writer, {"frontends": -len(change.gone_words) - _overwritten(change)})
         return
     if change.old_blocks or gone:
@@ -476,5 +485,3 @@ def _add_usage(writer: Writer, deltas: dict[str, int]) -> None:
         if delta:
             usage = writer.usage(name)
             writer.put_usage(name, usage._replace(used=max(usage.used + delta, 0)))
-
-

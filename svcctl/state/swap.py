@@ -45,11 +45,16 @@ def drop_next(writer: Writer) -> list[str]:
     return left
 
 
-def prepare_swap(writer: Writer, shape: ProgramShape, loaded: Object, fresh: Iterable[str]) -> int:
-    """Pin a loaded object's program and its `fresh` maps under their next names; returns the program's id."""
-    for name in fresh:
-        pin_map(writer, loaded, name, catalog.NEXT)
-    with loaded.program(shape.name) as program:
+def prepare_swap(
+    writer: Writer, shape: ProgramShape, loaded: Object, fresh: Iterable[str], name: str | None = None
+) -> int:
+    """Pin a loaded object's program and its `fresh` maps under their next names; returns the program's id.
+
+    `name` is the program's in the object, where that is not the shape's.
+    """
+    for map_name in fresh:
+        pin_map(writer, loaded, map_name, catalog.NEXT)
+    with loaded.program(name or shape.name) as program:
         record_program(writer, shape, program, layouts.NEXT_PROGRAMS + shape.number)
         program.pin(writer.pin(catalog.NEXT + shape.pin))
         return program.info.id

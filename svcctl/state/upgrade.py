@@ -201,7 +201,7 @@ def _swap_all(writer: Writer, maps: dict[str, Map], fresh: dict[str, Resized], h
         swap.swap(writer)
         return 0
     sizes = {name: one.new for name, one in fresh.items() if name in catalog.DISPATCH_MAPS}
-    keep = {name: maps[name] for name in catalog.DISPATCH_MAPS if name not in sizes}
+    keep = {name: maps[name] for name in (*catalog.DISPATCH_MAPS, *catalog.SHARED_MAPS) if name not in sizes}
     with load_object(catalog.DISPATCH.object, sizes, keep) as loaded:
         counters = _copy_dispatch(maps, loaded, sizes)
         try:
