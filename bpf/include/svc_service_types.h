@@ -199,12 +199,12 @@ struct svc_service {
 	__u32 affinity_seconds;
 	__u32 lane4; /* 0: none */
 	__u32 lane6;
-	__u32 frontends; /* entries of service_frontends: 0..frontends-1 */
-	__u32 members; /* entries of service_members: 0..members-1 */
+	__u32 frontends; /* how many entries of service_fronts, from `base` on */
+	__u32 members; /* how many entries of service_members, likewise */
 	__u32 node_port;
 	__u64 changed_ns;
 	__u32 ranges;
-	__u32 pad;
+	__u32 base; /* a change writes its items elsewhere, then this value */
 };
 _Static_assert(sizeof(struct svc_service) == 368, "svc_service");
 

@@ -85,8 +85,8 @@ def service_flags(service: Service) -> int:
     )
 
 
-def encode_service(service: Service, lanes: dict[int, int], changed_ns: int) -> bytes:
-    """Value in `services`; `lanes` by family."""
+def encode_service(service: Service, lanes: dict[int, int], base: int, changed_ns: int) -> bytes:
+    """Value in `services`; `lanes` by family; `base`: number of its first item."""
     return SERVICE.pack(
         ServiceValue(
             service.name.encode(),
@@ -102,6 +102,7 @@ def encode_service(service: Service, lanes: dict[int, int], changed_ns: int) -> 
             service.node_port,
             changed_ns,
             0,
+            base,
         )
     )
 

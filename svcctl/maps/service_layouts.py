@@ -177,7 +177,7 @@ class ServiceValue(NamedTuple):
     node_port: int
     changed_ns: int
     ranges: int
-    pad: int = 0
+    base: int
 
 
 class ItemKey(NamedTuple):

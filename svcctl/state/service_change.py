@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
+OTHER_BASE = 1 << 31
+"""Items of a service are at 0 or from here on, in turns."""
+
+
 class NewBlock(NamedTuple):
     """A block to write: for which lane and set."""
 
@@ -230,11 +234,9 @@ def _deltas(change: Change) -> dict[str, int]:
         "service_names": 0 if have else 1,
         "current": len(change.lanes) - (len(have.lanes) if have else 0),
         "frontends": len(change.words),
-        "service_fronts": max(len(want.frontends) - (len(have.service.frontends) if have else 0), 0)
-        if want
-        else 0,
+        "service_fronts": len(want.frontends) if want else 0,
         "backends": len(change.new_backends),
-        "service_members": max(len(want.members) - (len(have.backends) if have else 0), 0) if want else 0,
+        "service_members": len(want.members) if want else 0,
         "blocks": len(change.blocks),
         "slots": slots,
         "members": slots,
@@ -256,11 +258,14 @@ def apply_change(writer: Writer, change: Change) -> None:
     with writer.changing(**change.reserve):
         _add_usage(writer, {name: count for name, count in _deltas(change).items() if count > 0})
         if want is not None:
-            _write_index(writer, change)
             _write_backends(writer, change)
+            _write_index(writer, change)
             for block in change.blocks:
                 _write_block(writer, change, block)
         else:
+            assert have is not None
+            writer.map("services").delete(U32.pack(have.service.id))
+            writer.map("service_names").delete(codec.name_key(have.service.name))
             _delete_words(writer, change)
         for lane, (cluster, local) in change.current.items():
             if have is None or lane not in have.lanes.values():
@@ -274,25 +279,29 @@ def apply_change(writer: Writer, change: Change) -> None:
         _remove_rest(writer, change)
 
 
+def _other_base(have: Stored | None) -> int:
+    """Where a change writes its items: never over those that count."""
+    return OTHER_BASE if have is not None and have.base == 0 else 0
+
+
 def _write_index(writer: Writer, change: Change) -> None:
-    """What writers and listings read. Items first, then the value that counts them, then the name."""
+    """What writers and listings read, and what a repair goes by.
+
+    Items are written beside the old ones; the value that says where they are replaces the old one at a stroke.
+    From then on the change is made, and whoever finds it half carried out completes it.
+    """
     have, want = change.have, change.want
     assert want is not None
-    old_frontends = have.service.frontends if have else ()
-    old_members = have.service.members if have else ()
-    fronts = writer.map("service_fronts")
-    for number, one in enumerate(want.frontends):
-        if number >= len(old_frontends) or old_frontends[number] != one:
-            fronts.update(ITEM_KEY.pack(ItemKey(want.id, number)), codec.encode_service_frontend(one))
-    items = writer.map("service_members")
-    keys, values = [], []
-    for number, member in enumerate(want.members):
-        if number >= len(old_members) or old_members[number] != member:
-            keys.append(ITEM_KEY.pack(ItemKey(want.id, number)))
-            values.append(codec.encode_member(member, change.backends[member.backend]))
-    items.update_many(b"".join(keys), b"".join(values), len(keys))
-    lanes = {**(have.lanes if have else {}), **change.lanes}
-    writer.map("services").update(U32.pack(want.id), codec.encode_service(want, lanes, time.time_ns()))
+    base = _other_base(have)
+    keys = [ITEM_KEY.pack(ItemKey(want.id, base + n)) for n in range(len(want.frontends))]
+    values = [codec.encode_service_frontend(one) for one in want.frontends]
+    writer.map("service_fronts").update_many(b"".join(keys), b"".join(values), len(keys))
+    keys = [ITEM_KEY.pack(ItemKey(want.id, base + n)) for n in range(len(want.members))]
+    values = [codec.encode_member(member, change.backends[member.backend]) for member in want.members]
+    writer.map("service_members").update_many(b"".join(keys), b"".join(values), len(keys))
+    lanes = {family: change.lanes[family] for family in families(want)}
+    value = codec.encode_service(want, lanes, base, time.time_ns())
+    writer.map("services").update(U32.pack(want.id), value)
     if have is None:
         writer.map("service_names").update(codec.name_key(want.name), U32.pack(want.id))
 
@@ -329,7 +338,7 @@ def _write_block(writer: Writer, change: Change, block: NewBlock) -> None:
     if ids:
         slot_keys = b"".join(SLOT_KEY.pack(SlotKey(block.number, n)) for n in range(len(table)))
         slot_values = b"".join(
-            SLOT.pack(Slot(ids[slot.index], ids[slot.alias], slot.threshold, block.number)) for slot in table
+            SLOT.pack(Slot(ids[own], ids[alias], threshold, block.number)) for own, alias, threshold in table
         )
         writer.map("slots").update_many(slot_keys, slot_values, len(table))
         member_keys = b"".join(MEMBER_KEY.pack(MemberKey(block.number, number)) for number in ids)
@@ -401,14 +410,6 @@ def _remove_rest(writer: Writer, change: Change) -> None:
         for member, number in zip(have.service.members, have.backends, strict=True)
         if member.backend not in kept
     ]
-    if (
-        not change.old_blocks
-        and not gone
-        and want is not None
-        and len(want.frontends) >= len(have.service.frontends)
-    ):
-        _add_usage(writer, {"frontends": -len(change.gone_words) - _overwritten(change)})
-        return
     if change.old_blocks or gone:
         from svcctl.bpf.barrier import rcu_barrier
 
@@ -418,20 +419,16 @@ def _remove_rest(writer: Writer, change: Change) -> None:
         removed = _delete_block(writer, block)
         for name, count in removed.items():
             fewer[name] = fewer.get(name, 0) - count
-    new_frontends = len(want.frontends) if want else 0
-    new_members = len(want.members) if want else 0
-    for number in range(new_frontends, len(have.service.frontends)):
-        writer.map("service_fronts").delete(ITEM_KEY.pack(ItemKey(have.service.id, number)))
-    for number in range(new_members, len(have.service.members)):
-        writer.map("service_members").delete(ITEM_KEY.pack(ItemKey(have.service.id, number)))
-    fewer["service_fronts"] = -max(len(have.service.frontends) - new_frontends, 0)
-    fewer["service_members"] = -max(len(have.service.members) - new_members, 0)
+    for name, count in (
+        ("service_fronts", len(have.service.frontends)),
+        ("service_members", len(have.service.members)),
+    ):
+        keys = [ITEM_KEY.pack(ItemKey(have.service.id, have.base + n)) for n in range(count)]
+        fewer[name] = -writer.map(name).delete_many(b"".join(keys), count)
     fewer["backends"] = -sum(_release_backend(writer, backend, number) for backend, number in gone)
     if want is None:
-        writer.map("service_names").delete(codec.name_key(have.service.name))
-        writer.map("services").delete(U32.pack(have.service.id))
         fewer["service_names"] = -1
-        fewer["current"] = -len(have.lanes)
+    fewer["current"] = -len([family for family in have.lanes if want is None or family not in families(want)])
     _add_usage(writer, fewer)
 
 

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 
 class Stored(NamedTuple):
-    """A service as the maps have it: lanes by family, and the ids of its members' backends, in their order."""
+    """A service as the maps have it: lanes by family, the ids of its members' backends in their order, and the
+    number of its first item."""
 
     service: Service
     lanes: dict[int, int]
     backends: tuple[int, ...]
+    base: int
 
 
 def need_services(state: State) -> None:
@@ -67,12 +69,12 @@ def load(state: State, value: ServiceValue) -> Stored:
     """A service with its frontends and members, from its value."""
     fronts, items = state.map("service_fronts"), state.map("service_members")
     frontends = []
-    for number in range(value.frontends):
+    for number in range(value.base, value.base + value.frontends):
         data = fronts.lookup(ITEM_KEY.pack(ItemKey(value.id, number)))
         if data is not None:
             frontends.append(codec.decode_service_frontend(data))
     members, ids = [], []
-    for number in range(value.members):
+    for number in range(value.base, value.base + value.members):
         data = items.lookup(ITEM_KEY.pack(ItemKey(value.id, number)))
         if data is None:
             continue
@@ -82,7 +84,7 @@ def load(state: State, value: ServiceValue) -> Stored:
             members.append(codec.decode_member(member, as_backend(backend)))
             ids.append(member.backend)
     lanes = {family: lane for family, lane in ((IPV4, value.lane4), (IPV6, value.lane6)) if lane}
-    return Stored(codec.decode_service(value, frontends, members), lanes, tuple(ids))
+    return Stored(codec.decode_service(value, frontends, members), lanes, tuple(ids), value.base)
 
 
 def read_backend(state: State, number: int) -> BackendValue | None:
@@ -117,17 +119,17 @@ def read_all(state: State) -> dict[str, Stored]:
         frontends = [
             codec.decode_service_frontend(one)
             for number, one in sorted(fronts.get(value.id, ()))
-            if number < value.frontends
+            if value.base <= number < value.base + value.frontends
         ]
         members, ids = [], []
         for number, one in sorted(items.get(value.id, ())):
             member = MEMBER.unpack(one)
-            if number < value.members and member.backend in backends:
+            if value.base <= number < value.base + value.members and member.backend in backends:
                 members.append(codec.decode_member(member, backends[member.backend]))
                 ids.append(member.backend)
         service = codec.decode_service(value, frontends, members)
         lanes = {family: lane for family, lane in ((IPV4, value.lane4), (IPV6, value.lane6)) if lane}
-        found[service.name] = Stored(service, lanes, tuple(ids))
+        found[service.name] = Stored(service, lanes, tuple(ids), value.base)
     return dict(sorted(found.items()))
 
 
