@@ -21,6 +21,7 @@ from svcctl.maps.service_layouts import (
     BLOCK,
     CONFIG,
     CURRENT,
+    FRONTEND_KEY,
     ITEM_KEY,
     MEMBER_KEY,
     SLOT,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from svcctl.model.endpoint import Backend
     from svcctl.model.service import BackendSet, Service
     from svcctl.state.services import Stored
+    from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
 
@@ -75,9 +77,9 @@ class Change(NamedTuple):
     reserve: dict[str, int]
 
 
-def plan_change(writer: Writer, have: Stored | None, want: Service | None) -> Change:
+def plan_change(state: State, have: Stored | None, want: Service | None) -> Change:
     """Work out a change. Raises Conflict for a frontend of another service, Full before anything is written."""
-    meta = writer.meta()
+    meta = state.meta()
     reserve: dict[str, int] = {}
     lanes = dict(have.lanes) if have else {}
     number = have.service.id if have else 0
@@ -89,24 +91,24 @@ def plan_change(writer: Writer, have: Stored | None, want: Service | None) -> Ch
     following = max(meta.next_lane, 1)
     for family in families(want) if want else ():
         if family not in lanes:
-            if following >= writer.map("current").info.max_entries:
-                lanes[family] = _free_lane(writer, set(lanes.values()))
+            if following >= state.map("current").info.max_entries:
+                lanes[family] = _free_lane(state, set(lanes.values()))
             else:
                 lanes[family] = following
                 following += 1
                 reserve["next_lane"] = following
-    words, gone = _frontend_words(writer, have, want, lanes)
-    backends, new_backends = _backend_ids(writer, have, want, meta.next_backend, reserve)
-    blocks, current, old = _sets(writer, have, want, lanes, meta.next_block, reserve)
+    words, gone = _frontend_words(state, have, want, lanes)
+    backends, new_backends = _backend_ids(state, have, want, meta.next_backend, reserve)
+    blocks, current, old = _sets(state, have, want, lanes, meta.next_block, reserve)
     change = Change(have, want, lanes, new_backends, backends, blocks, current, old, words, gone, reserve)
-    _check_room(writer, change)
+    _check_room(state, change)
     return change
 
 
-def _free_lane(writer: Writer, taken: set[int]) -> int:
+def _free_lane(state: State, taken: set[int]) -> int:
     """A lane nobody has, once all have been handed out. Raises Full."""
-    used = {lane for one in services.read_all(writer).values() for lane in one.lanes.values()} | taken
-    largest = writer.map("current").info.max_entries
+    used = {lane for one in services.read_all(state).values() for lane in one.lanes.values()} | taken
+    largest = state.map("current").info.max_entries
     for lane in range(1, largest):
         if lane not in used:
             return lane
@@ -114,19 +116,19 @@ def _free_lane(writer: Writer, taken: set[int]) -> int:
 
 
 def _frontend_words(
-    writer: Writer, have: Stored | None, want: Service | None, lanes: dict[int, int]
+    state: State, have: Stored | None, want: Service | None, lanes: dict[int, int]
 ) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
     """Words to write and keys to delete in `frontends`."""
     before = _words(have.service, have.lanes) if have else {}
     after = _words(want, lanes) if want else {}
     mine = have.service.id if have else 0
     for key in after.keys() - before.keys():
-        owner = services.owner_of_frontend(writer, key)
+        owner = services.owner_of_frontend(state, key)
         if owner is not None and owner != mine:
-            shown = format_frontend(codec.decode_frontend(*codec.FRONTEND_KEY.unpack(key)[:3]))
+            shown = format_frontend(codec.decode_frontend(*FRONTEND_KEY.unpack(key)[:3]))
             assert want is not None
             raise Conflict(
-                f"service {want.name}: frontend {shown} belongs to service {services.name_of(writer, owner)!r}",
+                f"service {want.name}: frontend {shown} belongs to service {services.name_of(state, owner)!r}",
                 hint="'svcctl service set' or 'svcctl service delete' on that one frees it",
             )
     changed = {key: word for key, word in after.items() if before.get(key) != word}
@@ -146,7 +148,7 @@ def _words(service: Service, lanes: dict[int, int]) -> dict[bytes, bytes]:
 
 
 def _backend_ids(
-    writer: Writer, have: Stored | None, want: Service | None, following: int, reserve: dict[str, int]
+    state: State, have: Stored | None, want: Service | None, following: int, reserve: dict[str, int]
 ) -> tuple[dict[Backend, int], dict[Backend, int]]:
     """(ids of all backends that either side has, those to make)."""
     known: dict[Backend, int] = {}
@@ -159,7 +161,7 @@ def _backend_ids(
     for member in want.members if want else ():
         if member.backend in known:
             continue
-        data = writer.map("backend_ids").lookup(codec.backend_key(member.backend))
+        data = state.map("backend_ids").lookup(codec.backend_key(member.backend))
         if data is not None:
             known[member.backend] = BACKEND_ID.unpack(data).id
         else:
@@ -170,7 +172,7 @@ def _backend_ids(
 
 
 def _sets(
-    writer: Writer,
+    state: State,
     have: Stored | None,
     want: Service | None,
     lanes: dict[int, int],
@@ -184,7 +186,7 @@ def _sets(
     old: list[int] = []
     following = max(following, 1)
     for family, number in have.lanes.items() if have else ():
-        cluster, local = services.current_blocks(writer, number)
+        cluster, local = services.current_blocks(state, number)
         before_lane = before.get(family)
         want_lane = next((one for one in blocks_of(want) if one.family == family), None) if want else None
         if want_lane is None:
@@ -243,11 +245,11 @@ def _deltas(change: Change) -> dict[str, int]:
     }
 
 
-def _check_room(writer: Writer, change: Change) -> None:
+def _check_room(state: State, change: Change) -> None:
     for name, more in _deltas(change).items():
         if more > 0:
-            usage = writer.usage(name)
-            largest = writer.map(name).info.max_entries
+            usage = state.usage(name)
+            largest = state.map(name).info.max_entries
             if usage.used + more > largest:
                 raise full(name, usage.used, largest, more)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, TypeVar
 
-    from svcctl.maps.layouts import Meta, ProgramRecord
+    from svcctl.maps.layouts import Meta, ProgramRecord, Usage
     from svcctl.state.place import Place
 
     T = TypeVar("T")
@@ -113,6 +113,11 @@ class State:
                     f"{self.pin(name)}: map {number} is not one the loaded program {record.id} reads",
                     hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
                 )
+
+    def usage(self, name: str) -> Usage:
+        """Used and largest number of entries of a map."""
+        data = self.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
+        return layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
 
     def meta(self) -> Meta:
         """The `meta` record as it is now. Raises Incompatible if it is not svcctl's or of a newer layout."""

@@ -68,11 +68,6 @@ class Writer(State):
         """Whether the mark is this writer's own."""
         return self._depth > 0
 
-    def usage(self, name: str) -> Usage:
-        """Used and largest number of entries of a map."""
-        data = self.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
-        return layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
-
     def put_usage(self, name: str, usage: Usage) -> None:
         """Write how full a map is."""
         self.map("usage").update(U32.pack(catalog.MAPS[name].usage or 0), layouts.USAGE.pack(usage))
