@@ -106,10 +106,15 @@ static __always_inline int is_live(const struct bpf_sock *sk, __u32 protocol)
 	return sk->state == BPF_TCP_CLOSE;
 }
 
+/* Keeps a number 8 bytes wide. The compiler would spill 4 of them to where a
+ * pointer was, which the verifier grants only with CAP_PERFMON. */
+#define ALL_OF(number) asm volatile("" : "+r"(number))
+
 static __always_inline int give_to(struct bpf_sk_lookup *ctx, __u32 id)
 {
 	struct svc_dispatch_stats *stats;
-	__u32 first = 0, *hint;
+	__u64 first = 0;
+	__u32 *hint;
 
 	stats = bpf_map_lookup_elem(&dispatch_stats, &id);
 	if (!stats)
@@ -119,6 +124,7 @@ static __always_inline int give_to(struct bpf_sk_lookup *ctx, __u32 id)
 	hint = bpf_map_lookup_elem(&hints, &id);
 	if (hint)
 		first = *hint;
+	ALL_OF(first);
 
 	for (__u32 i = 0; i < SVC_SOCKETS_PER_DESTINATION; i++) {
 		__u32 slot = (first + i) % SVC_SOCKETS_PER_DESTINATION;

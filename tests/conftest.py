@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.lib import guard
@@ -19,6 +20,10 @@ from tests.lib.world import world as new_world
 TESTS = Path(__file__).parent
 ROOMS = ("unit", "abi", "cli", "kernel", "matrix", "bench")
 REQUIRED = frozenset(filter(None, os.environ.get("SVCCTL_REQUIRE", "").split(",")))
+
+# How long an example takes says nothing on a shared machine.
+hypothesis.settings.register_profile("svcctl", deadline=None)
+hypothesis.settings.load_profile("svcctl")
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
@@ -80,7 +85,7 @@ def _required(markers: set[str]) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Remember how a test went for its fixtures, and turn a skip of what is required into a failure."""
-    report: pytest.TestReport = yield  # type: ignore[assignment]
+    report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True
     if (
@@ -98,7 +103,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """The same for a whole module that skips itself while it is collected."""
-    report: pytest.CollectReport = yield  # type: ignore[assignment]
+    report: pytest.CollectReport = yield
     path = getattr(collector, "path", TESTS)
     room = path.relative_to(TESTS).parts[:1] if path.is_relative_to(TESTS) else ()
     if report.outcome == "skipped" and _required(set(room)):

@@ -10,10 +10,11 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from svcctl.errors import UsageProblem
 from svcctl.state.place import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
     from svcctl.cli.env import Env
@@ -23,11 +24,40 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-class Session:
-    """What `batch` shares between its lines: the open writer, and the line being run."""
+NOT_IN_BATCH = frozenset(("batch", "check", "gc", "load", "unload", "upgrade"))
+"""Commands that take the lock in their own way, or make and remove what the batch holds open."""
 
-    def __init__(self, writer: Writer) -> None:
+
+class Session:
+    """What `batch` shares between its lines: the open writer (None with `--dry-run`), and the line being run."""
+
+    def __init__(self, env: Env, writer: Writer | None, *, reads_stdin: bool = False) -> None:
         self.writer = writer
+        self.reads_stdin = reads_stdin
+        self._where = env.netns, env.bpffs
+
+    def begin(self, words: Sequence[str]) -> None:
+        """The next line: `status` shows its words, not those of the batch."""
+        if self.writer is not None:
+            self.writer.command = " ".join(words)
+
+    def admit(self, name: str, env: Env) -> None:
+        """Raise UsageProblem for a command that cannot be a line of a batch, or one for another state."""
+        if name in NOT_IN_BATCH:
+            raise UsageProblem(
+                f"{name}: not in a batch, which holds the state open", hint=f"run 'svcctl {name}' by itself"
+            )
+        if (env.netns, env.bpffs) != self._where:
+            raise UsageProblem(
+                f"{name}: --netns and --bpffs: a batch works on one state",
+                hint="give them before 'batch', for all lines",
+            )
+
+
+def held(env: Env) -> Writer | None:
+    """The writer that a batch holds open, None outside and with `batch --dry-run`."""
+    session: Session | None = env.session
+    return None if session is None else session.writer
 
 
 def place(env: Env) -> Place:
@@ -43,8 +73,9 @@ def command_line() -> str:
 @contextmanager
 def writing(env: Env) -> Iterator[Writer]:
     """The state, locked for a change."""
-    if env.session is not None:
-        yield env.session.writer
+    shared = held(env)
+    if shared is not None:
+        yield shared
         return
     from svcctl.state.writer import open_writer
 
@@ -54,8 +85,9 @@ def writing(env: Env) -> Iterator[Writer]:
 
 def reading(env: Env, read: Callable[[State], T]) -> T:
     """Run `read` on a consistent state; says on stderr when writers gave it no chance to be one."""
-    if env.session is not None:
-        return read(env.session.writer)
+    shared = held(env)
+    if shared is not None:
+        return read(shared)
     from svcctl.state.session import read_consistent
 
     result, consistent = read_consistent(place(env), read)
@@ -64,12 +96,27 @@ def reading(env: Env, read: Callable[[State], T]) -> T:
     return result
 
 
+def reading_surely(env: Env, read: Callable[[State], T]) -> T:
+    """As `reading`, but when writers gave it no chance the lock is taken: for what must not be half a change."""
+    shared = held(env)
+    if shared is not None:
+        return read(shared)
+    from svcctl.state.session import read_consistent
+
+    result, consistent = read_consistent(place(env), read)
+    if consistent or env.dry_run:
+        return result
+    with writing(env) as writer:
+        return read(writer)
+
+
 @contextmanager
 def planning(env: Env) -> Iterator[tuple[State, Writer | None]]:
     """The state to plan on, and the writer to carry the plan out with: None with `--dry-run`, which reads only."""
     if env.dry_run:
-        if env.session is not None:
-            yield env.session.writer, None
+        shared = held(env)
+        if shared is not None:
+            yield shared, None
             return
         from svcctl.state.session import open_reader
 

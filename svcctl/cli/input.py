@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 def read_input(path: str, env: Env) -> bytes:
     """The whole content. Raises UsageProblem for a file that cannot be read, and for a terminal."""
     if path == "-":
+        if env.session is not None and env.session.reads_stdin:
+            raise UsageProblem("read standard input: the batch itself comes from there", hint="name a file")
         if sys.stdin is None:
             raise UsageProblem("read standard input: it is closed")
         if sys.stdin.isatty():

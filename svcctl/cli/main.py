@@ -5,6 +5,7 @@ Nothing heavy is imported at module level: an interrupt during the imports is an
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -18,11 +19,22 @@ if TYPE_CHECKING:
 
 PROGRAM = "svcctl"
 COMPLETE_VARIABLE = "_SVCCTL_COMPLETE"
+COLLECT_AFTER = 50_000
+"""Objects made and not freed between two looks for garbage: commands never get there, servers do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (default: that of the process) and return its exit code. Never raises."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    """Run one command line (default: that of the process) and return its exit code. Never raises.
+
+    On behalf of the process it also keeps the garbage collector from walking, again and again while modules are
+    imported and once more at the end, tens of thousands of objects of which none is garbage: 6 ms.
+    """
+    if argv is None:
+        gc.set_threshold(COLLECT_AFTER)
+        code = main(sys.argv[1:])
+        gc.freeze()
+        return code
+    args = list(argv)
     env: Env | None = None
     try:
         if shell := os.environ.get(COMPLETE_VARIABLE):

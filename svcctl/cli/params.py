@@ -141,6 +141,19 @@ class _Address(_Type):
         return parse_prefix(text)
 
 
+class _Endpoint(_Type):
+    """`192.0.2.1:443/tcp`; the value is a svcctl.model.endpoint.Endpoint."""
+
+    name = "endpoint"
+    kind = "endpoint"
+
+    def parse(self, text: str) -> Any:
+        """Address, port and protocol."""
+        from svcctl.model.endpoint import parse_endpoint
+
+        return parse_endpoint(text)
+
+
 class _Port(_Type):
     """0 to 65535 in decimal; 0 stands for all ports where a binding is meant."""
 
@@ -229,6 +242,7 @@ PROTOCOL_OR_ANY = _Protocol(any=True)
 FAMILY = Word("family", "ipv4", "ipv6")
 PREFIX = _Prefix()
 ADDRESS = _Address()
+ENDPOINT = _Endpoint()
 PORT = _Port()
 SECONDS = _Seconds()
 OUTPUT = Word("format", "text", "wide", "json", "jsonl", "yaml", "name")

@@ -13,32 +13,34 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.env import Env, StreamProblem, abandon, write_stderr
 from svcctl.errors import Exit, SvcctlError
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, NamedTuple
+    from typing import Any
 
     import click
 
-    class Problem(NamedTuple):
-        """What is told about one exception. `log` is shown with `-vv` (verifier log, traceback)."""
 
-        code: str
-        message: str
-        hint: str | None
-        exit_code: int
-        log: str | None = None
-else:
-    from collections import namedtuple
+class Problem(Record):
+    """What is told about one exception. `log` is shown with `-vv` (verifier log, traceback)."""
 
-    Problem = namedtuple("Problem", "code message hint exit_code log", defaults=(None,))
+    code: str
+    message: str
+    hint: str | None
+    exit_code: int
+    log: str | None = None
 
+
+_LONGEST = 300
 _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN")
 _CAPABILITY_BITS = (1 << 39) | (1 << 12)  # CAP_BPF, CAP_NET_ADMIN
 
 
-def report(error: BaseException, args: Sequence[str] = (), env: Env | None = None) -> int:
-    """Tell the user about an exception and return the exit code."""
+def report(
+    error: BaseException, args: Sequence[str] = (), env: Env | None = None, line: int | None = None
+) -> int:
+    """Tell the user about an exception and return the exit code. `line` is that of a batch."""
     click_exit = _click("Exit")
     if click_exit is not None and isinstance(error, click_exit):  # --help, --version
         try:
@@ -57,7 +59,7 @@ def report(error: BaseException, args: Sequence[str] = (), env: Env | None = Non
         except StreamProblem:
             abandon(sys.stdout)
     problem = describe(error)
-    _tell(problem, args, env)
+    _tell(problem, args, env, line)
     return problem.exit_code
 
 
@@ -85,12 +87,14 @@ def describe(error: BaseException) -> Problem:
     return _bug(error)
 
 
-def _tell(problem: Problem, args: Sequence[str], env: Env | None) -> None:
+def _tell(problem: Problem, args: Sequence[str], env: Env | None, line: int | None) -> None:
     loud = (env is not None and env.verbosity >= 2) or bool(os.environ.get("SVCCTL_DEBUG"))
     if wants_json(args, env):
         from svcctl.render.json import one_line
 
         record: dict[str, Any] = {"code": problem.code, "message": problem.message}
+        if line is not None:
+            record["line"] = line
         if problem.hint:
             record["hint"] = problem.hint
         record["exit_code"] = problem.exit_code
@@ -102,7 +106,8 @@ def _tell(problem: Problem, args: Sequence[str], env: Env | None) -> None:
 
     if problem.log and loud:
         write_stderr(problem.log.rstrip("\n"))
-    write_stderr(f"svcctl: error: {escape(problem.message)}")
+    where = f"line {line}: " if line is not None else ""
+    write_stderr(f"svcctl: error: {where}{escape(problem.message)}")
     if problem.hint:
         write_stderr(f"hint: {escape(problem.hint)}")
 
@@ -152,7 +157,15 @@ def _usage(error: click.ClickException) -> Problem:
         elif text.startswith("missing command"):
             hint = f"'{ctx.command_path} --help' lists the commands" if ctx is not None else None
     message = f"{where}: {text}" if where else text
-    return Problem("usage", message, hint, Exit.USAGE)
+    return Problem("usage", _shortened(message), hint, Exit.USAGE)
+
+
+def _shortened(message: str) -> str:
+    """A message that repeats what was typed, however much that was, as one line to read."""
+    from svcctl.render.text import escape
+
+    message = escape(message)
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
 
 
 def _name(param: click.Parameter) -> str:

@@ -6,20 +6,16 @@ them imports a command. A module listed here exposes its click command as `comma
 
 from __future__ import annotations
 
-from collections import namedtuple
-from typing import TYPE_CHECKING
+from svcctl.record import Record
 
-if TYPE_CHECKING:
-    from typing import NamedTuple
 
-    class Entry(NamedTuple):
-        """Where a command lives and how help introduces it."""
+class Entry(Record):
+    """Where a command lives and how help introduces it."""
 
-        module: str
-        help: str
-        section: str
-else:
-    Entry = namedtuple("Entry", "module help section")
+    module: str
+    help: str
+    section: str
+
 
 STATE = "Host state"
 INCOMING = "Incoming connections"

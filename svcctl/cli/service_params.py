@@ -8,40 +8,40 @@ from svcctl.cli.params import Word, _Type
 
 
 class _Frontend(_Type):
-    """`10.0.0.1:80/tcp`, `[2001:db8::1]:53/udp`; the value is a svcctl.model.endpoint.Frontend."""
+    """`10.0.0.1:80/tcp`, `[2001:db8::1]:53/udp`; the value is a svcctl.model.service_endpoint.Frontend."""
 
     name = "frontend"
     kind = "frontend"
 
     def parse(self, text: str) -> Any:
         """The frontend. Raises UsageProblem."""
-        from svcctl.model.endpoint import parse_frontend
+        from svcctl.model.service_endpoint import parse_frontend
 
         return parse_frontend(text)
 
 
 class _Backend(_Type):
-    """`10.1.2.3:8080`; the value is a svcctl.model.endpoint.Backend."""
+    """`10.1.2.3:8080`; the value is a svcctl.model.service_endpoint.Backend."""
 
     name = "backend"
     kind = "backend"
 
     def parse(self, text: str) -> Any:
         """The backend. Raises UsageProblem."""
-        from svcctl.model.endpoint import parse_backend
+        from svcctl.model.service_endpoint import parse_backend
 
         return parse_backend(text)
 
 
 class _BackendSpec(_Type):
-    """`10.1.2.3:8080,weight=3`; the value is a svcctl.model.endpoint.BackendSpec."""
+    """`10.1.2.3:8080,weight=3`; the value is a svcctl.model.service_endpoint.BackendSpec."""
 
     name = "backend"
     kind = "backend"
 
     def parse(self, text: str) -> Any:
         """The backend and what is said of it. Raises UsageProblem."""
-        from svcctl.model.endpoint import parse_backend_spec
+        from svcctl.model.service_endpoint import parse_backend_spec
 
         return parse_backend_spec(text)
 

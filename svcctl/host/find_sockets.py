@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from _socket import AF_INET, AF_INET6, inet_ntop
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.errors import Conflict, NotFound, PermissionProblem, UsageProblem
 from svcctl.host import process, sock_diag
 from svcctl.host.socket_info import SocketInfo, WrongSocket, serves
 from svcctl.host.target import FoundSocket, Target
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from svcctl.host.netns import Netns
@@ -27,7 +28,7 @@ _LONGEST_PAUSE = 0.2
 _MOST_IN_HINT = 8
 
 
-class _Wanted(NamedTuple):
+class _Wanted(Record):
     protocol: int
     family: int
     address: bytes

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +17,7 @@ _LONGEST_PAUSE = 0.02
 _NOTICE_AFTER = 0.25  # most commands are done long before: a notice would only be noise
 
 
-class Holder(NamedTuple):
+class Holder(Record):
     """A process that has a lock. `alive` False: it took the lock and has gone; who has it now is unknown."""
 
     pid: int

@@ -6,7 +6,9 @@ import os
 import struct
 import sys
 from _socket import AF_INET, AF_INET6, AF_NETLINK, SOCK_CLOEXEC, SOCK_RAW, socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from svcctl.host.netns import Netns
@@ -32,7 +34,7 @@ _ANSWER = struct.Struct("=BBxx2s2x16s16xIQ12xII")  # struct inet_diag_msg
 _ATTRIBUTE = struct.Struct("=HH")
 
 
-class DiagSocket(NamedTuple):
+class DiagSocket(Record):
     """A socket as the kernel lists it.
 
     `family` is 4 or 6; `address` has 4 or 16 bytes in network order (an IPv6 socket bound to an IPv4 address:

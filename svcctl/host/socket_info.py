@@ -19,7 +19,8 @@ from _socket import (
     inet_pton,
     socket,
 )
-from typing import NamedTuple
+
+from svcctl.record import Record
 
 TCP = 6
 UDP = 17
@@ -53,7 +54,7 @@ class WrongSocket(SocketProblem):
     """A socket, but of a kind or in a state that connections cannot be steered to."""
 
 
-class SocketInfo(NamedTuple):
+class SocketInfo(Record):
     """A TCP or UDP socket. `family` (4 or 6) is the socket's own, see `serves` for what it takes.
 
     `address` is 16 bytes, IPv4 v4-mapped; `port` is in host order. `netns_inode` is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+
+from svcctl.record import Record
 
 
-class SshConnection(NamedTuple):
+class SshConnection(Record):
     """Both ends of the connection; addresses as text without a zone, ports as numbers."""
 
     client: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.errors import NotFound
 from svcctl.host import process
 from svcctl.host.socket_info import NotASocket, SocketInfo, describe
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from svcctl.host.netns import Netns
 
 
-class FoundSocket(NamedTuple):
+class FoundSocket(Record):
     """`fd` is ours (close-on-exec), for the caller to close; process `pid` has the socket as `target_fd`."""
 
     fd: int

@@ -6,9 +6,10 @@ object file; a test compares them with the built objects.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from svcctl.maps import enums, layouts
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from svcctl.maps.layouts import Layout
@@ -31,7 +32,7 @@ MAX_BACKENDS = 4_000_000
 MAX_SOCKETS = 16_000_000
 
 
-class MapShape(NamedTuple):
+class MapShape(Record):
     """Type and sizes in bytes of a map; `usage` its index in `usage`, or None."""
 
     type: int
@@ -40,7 +41,7 @@ class MapShape(NamedTuple):
     usage: int | None = None
 
 
-class ProgramShape(NamedTuple):
+class ProgramShape(Record):
     """A program: name in the object, pin names, object file without suffix, attachment hook."""
 
     number: int
@@ -161,7 +162,7 @@ REFUSING_HOOKS = frozenset(("connect4", "connect6", "sendmsg4", "sendmsg6"))
 PROGRAMS = (DISPATCH, *CONNECT)
 
 
-class Half(NamedTuple):
+class Half(Record):
     """One of the kernel halves: its object, maps and programs; `marker` is a map it always has once it was made."""
 
     name: str

@@ -7,7 +7,9 @@ built objects, so a field changed on one side only cannot stay unnoticed.
 from __future__ import annotations
 
 from struct import Struct, calcsize
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
+
+from svcctl.record import Record
 
 SCHEMA = 1
 MAGIC = 0x6C74637663767331
@@ -19,7 +21,7 @@ NEXT_PROGRAMS = 32
 WRITERS = 10
 LABEL_BYTES = 255
 
-T = TypeVar("T", bound=NamedTuple)
+T = TypeVar("T", bound=Record)
 
 
 class Layout(Generic[T]):
@@ -53,7 +55,7 @@ class Layout(Generic[T]):
         return found
 
 
-class Meta(NamedTuple):
+class Meta(Record):
     """struct svc_meta. Times are nanoseconds of CLOCK_REALTIME; texts are zero-padded UTF-8."""
 
     magic: int
@@ -83,14 +85,14 @@ class Meta(NamedTuple):
     reserved: bytes
 
 
-class Usage(NamedTuple):
+class Usage(Record):
     """struct svc_usage: entries in use and the most there may be."""
 
     used: int
     max: int
 
 
-class Writer(NamedTuple):
+class Writer(Record):
     """struct svc_writer: one of the last ten commands that changed something."""
 
     time_ns: int
@@ -99,7 +101,7 @@ class Writer(NamedTuple):
     command: bytes
 
 
-class ProgramRecord(NamedTuple):
+class ProgramRecord(Record):
     """struct svc_program. `map_ids` holds `map_count` 32-bit ids."""
 
     name: bytes
@@ -111,7 +113,7 @@ class ProgramRecord(NamedTuple):
     loaded_ns: int
 
 
-class AttachmentKey(NamedTuple):
+class AttachmentKey(Record):
     """struct svc_attachment_key. `target` of kind netns: the inode of the namespace."""
 
     kind: int
@@ -119,7 +121,7 @@ class AttachmentKey(NamedTuple):
     target: int
 
 
-class Attachment(NamedTuple):
+class Attachment(Record):
     """struct svc_attachment. `link_id` 0: recorded, not made yet."""
 
     program: int
@@ -129,7 +131,7 @@ class Attachment(NamedTuple):
     flags: int
 
 
-class BindingKey(NamedTuple):
+class BindingKey(Record):
     """struct svc_binding_key: key of the trie."""
 
     prefixlen: int
@@ -139,14 +141,14 @@ class BindingKey(NamedTuple):
     address: bytes
 
 
-class BindingValue(NamedTuple):
+class BindingValue(Record):
     """struct svc_binding."""
 
     destination: int
     prefixlen: int
 
 
-class ExactKey(NamedTuple):
+class ExactKey(Record):
     """struct svc_exact_key."""
 
     protocol: int
@@ -155,21 +157,21 @@ class ExactKey(NamedTuple):
     address: bytes
 
 
-class ExactValue(NamedTuple):
+class ExactValue(Record):
     """struct svc_exact: `check` is `exact_check` of the key."""
 
     destination: int
     check: int
 
 
-class Ports(NamedTuple):
+class Ports(Record):
     """struct svc_ports: bindings of one protocol and port, by kind."""
 
     exact: int
     trie: int
 
 
-class DestinationKey(NamedTuple):
+class DestinationKey(Record):
     """struct svc_destination_key; the label is padded with zeros to 255 bytes."""
 
     label: bytes
@@ -177,7 +179,7 @@ class DestinationKey(NamedTuple):
     protocol: int
 
 
-class DestinationValue(NamedTuple):
+class DestinationValue(Record):
     """struct svc_destination; `slots` has a bit for each slot of `sockets` a writer filled."""
 
     id: int
@@ -186,7 +188,7 @@ class DestinationValue(NamedTuple):
     flags: int
 
 
-class DispatchStats(NamedTuple):
+class DispatchStats(Record):
     """struct svc_dispatch_stats of one CPU."""
 
     lookups: int
@@ -194,7 +196,7 @@ class DispatchStats(NamedTuple):
     errors: int
 
 
-class CopyRequest(NamedTuple):
+class CopyRequest(Record):
     """struct svc_copy_request: first slot to read, first to write, how many (16 at most)."""
 
     source: int

@@ -25,9 +25,9 @@ from svcctl.maps.service_layouts import (
     ServiceValue,
 )
 from svcctl.model.constants import IPV4, IPV6
-from svcctl.model.endpoint import Backend, Frontend
 from svcctl.model.prefix import MAPPED
 from svcctl.model.service import Member, Service, ServiceFrontend
+from svcctl.model.service_endpoint import Backend, Frontend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,9 +4,8 @@ commands that know no services need not load it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from svcctl.maps.layouts import Layout
+from svcctl.record import Record
 
 REVERSE_ENTRIES = 4
 FRONTEND_CHECK_SHIFT = 8
@@ -14,7 +13,7 @@ ALWAYS = 0xFFFFFFFF
 """A threshold that is never missed."""
 
 
-class FrontendKey(NamedTuple):
+class FrontendKey(Record):
     """struct svc_frontend_key. Port and protocol 0: the whole address."""
 
     address: bytes
@@ -23,21 +22,21 @@ class FrontendKey(NamedTuple):
     pad: int = 0
 
 
-class FrontendWord(NamedTuple):
+class FrontendWord(Record):
     """struct svc_frontend: `mark` is flags and, from bit 8 on, a digest of the key."""
 
     lane: int
     mark: int
 
 
-class Current(NamedTuple):
+class Current(Record):
     """struct svc_current: the two blocks of a lane, 0 for none."""
 
     cluster: int
     local: int
 
 
-class Block(NamedTuple):
+class Block(Record):
     """struct svc_block."""
 
     block: int
@@ -52,14 +51,14 @@ class Block(NamedTuple):
     members: int
 
 
-class SlotKey(NamedTuple):
+class SlotKey(Record):
     """struct svc_slot_key."""
 
     block: int
     slot: int
 
 
-class Slot(NamedTuple):
+class Slot(Record):
     """struct svc_slot."""
 
     backend: int
@@ -68,14 +67,14 @@ class Slot(NamedTuple):
     block: int
 
 
-class MemberKey(NamedTuple):
+class MemberKey(Record):
     """struct svc_member_key; its value is the slot, or 0xffffffff for a member without one."""
 
     block: int
     backend: int
 
 
-class BackendValue(NamedTuple):
+class BackendValue(Record):
     """struct svc_backend: written once, but for `picks`, to which programs add."""
 
     address: bytes
@@ -87,7 +86,7 @@ class BackendValue(NamedTuple):
     picks: int
 
 
-class AffinityKey(NamedTuple):
+class AffinityKey(Record):
     """struct svc_affinity_key."""
 
     service: int
@@ -95,7 +94,7 @@ class AffinityKey(NamedTuple):
     client: bytes
 
 
-class AffinityValue(NamedTuple):
+class AffinityValue(Record):
     """struct svc_affinity; `used_ns` is CLOCK_MONOTONIC."""
 
     backend: int
@@ -103,7 +102,7 @@ class AffinityValue(NamedTuple):
     used_ns: int
 
 
-class ReverseEntry(NamedTuple):
+class ReverseEntry(Record):
     """struct svc_reverse_entry; service 0: empty."""
 
     backend_address: bytes
@@ -115,7 +114,7 @@ class ReverseEntry(NamedTuple):
     backend: int
 
 
-class Reverse(NamedTuple):
+class Reverse(Record):
     """struct svc_reverse; `entries` are four ReverseEntry back to back."""
 
     lock: int
@@ -123,7 +122,7 @@ class Reverse(NamedTuple):
     entries: bytes
 
 
-class ServiceStats(NamedTuple):
+class ServiceStats(Record):
     """struct svc_service_stats of one lane."""
 
     connections: int
@@ -136,7 +135,7 @@ class ServiceStats(NamedTuple):
     reserved: int
 
 
-class Config(NamedTuple):
+class Config(Record):
     """struct svc_config."""
 
     node_cookie: int
@@ -147,21 +146,21 @@ class Config(NamedTuple):
     reserved: bytes = b""
 
 
-class NodeKey(NamedTuple):
+class NodeKey(Record):
     """struct svc_node_key."""
 
     prefixlen: int
     address: bytes
 
 
-class ServiceName(NamedTuple):
+class ServiceName(Record):
     """struct svc_service_name."""
 
     name: bytes
     pad: int = 0
 
 
-class ServiceValue(NamedTuple):
+class ServiceValue(Record):
     """struct svc_service."""
 
     name: bytes
@@ -180,14 +179,14 @@ class ServiceValue(NamedTuple):
     base: int
 
 
-class ItemKey(NamedTuple):
+class ItemKey(Record):
     """struct svc_service_item_key."""
 
     service: int
     number: int
 
 
-class ServiceFrontendValue(NamedTuple):
+class ServiceFrontendValue(Record):
     """struct svc_service_frontend."""
 
     address: bytes
@@ -197,7 +196,7 @@ class ServiceFrontendValue(NamedTuple):
     kind: int
 
 
-class MemberValue(NamedTuple):
+class MemberValue(Record):
     """struct svc_service_member. Times are CLOCK_REALTIME."""
 
     backend: int
@@ -208,7 +207,7 @@ class MemberValue(NamedTuple):
     until_ns: int
 
 
-class BackendKey(NamedTuple):
+class BackendKey(Record):
     """struct svc_backend_key."""
 
     address: bytes
@@ -216,7 +215,7 @@ class BackendKey(NamedTuple):
     pad: int = 0
 
 
-class BackendId(NamedTuple):
+class BackendId(Record):
     """struct svc_backend_id."""
 
     id: int

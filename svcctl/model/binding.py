@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from _struct import Struct
 from sys import byteorder
-from typing import NamedTuple
 
 from svcctl.model.bad_value import BadValue
 from svcctl.model.constants import FAMILY_NUMBERS, IPV4, IPV6, PROTOCOL_NAMES, PROTOCOL_NUMBERS, TCP, UDP
 from svcctl.model.label import check_label
 from svcctl.model.prefix import MAPPED, Prefix, format_prefix, mask_address, parse_prefix
+from svcctl.record import Record
 
 KEY = Struct("=IBBH16s")
 HEADER_BITS = 32
@@ -28,7 +28,7 @@ LENGTH_BYTE = 0 if byteorder == "little" else 3
 _ORDER = Struct(">BBB16sH")
 
 
-class Binding(NamedTuple):
+class Binding(Record):
     """One binding. `address` is 16 bytes, v4-mapped for IPv4; `length` 0..32 or 0..128; port 0: all ports."""
 
     label: str

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from svcctl.model.constants import FAMILY_NAMES, PROTOCOL_NAMES
+from svcctl.record import Record
 
 SLOTS = 16
 """Sockets a destination can have: members of one SO_REUSEPORT group."""
 
 
-class DestinationKey(NamedTuple):
+class DestinationKey(Record):
     """(label, family, protocol): the three names that have one destination."""
 
     label: str
@@ -22,7 +21,7 @@ class DestinationKey(NamedTuple):
         return format_destination(self)
 
 
-class Destination(NamedTuple):
+class Destination(Record):
     """A destination as the maps hold it.
 
     `refs` counts bindings that name it (after a crash it may be too high, never too low); bit n of `slots`

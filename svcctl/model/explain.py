@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from svcctl.model.binding import HEADER_BITS, KEY, Binding
 from svcctl.model.constants import IPV4
 from svcctl.model.precedence import choose
 from svcctl.model.prefix import mask_address
+from svcctl.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class Explanation(NamedTuple):
+class Explanation(Record):
     """`losers` match too, in the order in which they would inherit; `reasons` is text, one line each."""
 
     winner: Binding | None

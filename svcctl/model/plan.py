@@ -18,9 +18,8 @@ parts of both. A writer that cares waits for running programs once, before the f
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from svcctl.model.binding import LENGTH_BYTE
+from svcctl.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 NO_PORT = b"\0\0"
 
 
-class Plan(NamedTuple):
+class Plan(Record):
     """Changes in safe order; keys are the 24 bytes of `Binding.key`."""
 
     added: list[tuple[bytes, str]]
@@ -52,7 +51,7 @@ class Plan(NamedTuple):
         return len(self.added) + len(self.replaced) + len(self.removed)
 
 
-class Scope(NamedTuple):
+class Scope(Record):
     """Both sides of a plan, limited to some labels."""
 
     have: dict[bytes, str]

@@ -7,10 +7,10 @@ and `::/0` still never matches IPv4. Text in the v4-mapped form is refused: it c
 from __future__ import annotations
 
 from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
-from typing import NamedTuple
 
 from svcctl.model.bad_value import BadValue, show
 from svcctl.model.constants import IPV4, IPV6
+from svcctl.record import Record
 
 MAPPED = bytes(10) + b"\xff\xff"
 """The first 12 bytes of every IPv4 address in a map."""
@@ -19,7 +19,7 @@ MAPPED = bytes(10) + b"\xff\xff"
 _LENGTHS = {str(length): length for length in range(129)}
 
 
-class Prefix(NamedTuple):
+class Prefix(Record):
     """A masked prefix. `address` is 16 bytes, network order, IPv4 v4-mapped; `length` is 0..32 or 0..128."""
 
     family: int

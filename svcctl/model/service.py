@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.model.bad_value import BadValue
-from svcctl.model.endpoint import (
+from svcctl.model.label import check_name
+from svcctl.model.prefix import Prefix, format_address
+from svcctl.model.service_endpoint import (
     ACTIVE,
     DEFAULT_WEIGHT,
     KIND_CLUSTER,
@@ -27,8 +29,6 @@ from svcctl.model.endpoint import (
     is_zero,
     zero_address,
 )
-from svcctl.model.label import check_name
-from svcctl.model.prefix import Prefix, format_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

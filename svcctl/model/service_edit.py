@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from svcctl.errors import Conflict, NotFound, UsageProblem
 from svcctl.model.bad_value import show
-from svcctl.model.endpoint import (
+from svcctl.model.prefix import Prefix
+from svcctl.model.service import Member, ServiceFrontend, check_service, node_port_frontends
+from svcctl.model.service_endpoint import (
     ACTIVE,
     DEFAULT_WEIGHT,
     DRAINING,
@@ -17,8 +19,6 @@ from svcctl.model.endpoint import (
     format_frontend,
     is_zero,
 )
-from svcctl.model.prefix import Prefix
-from svcctl.model.service import Member, ServiceFrontend, check_service, node_port_frontends
 from svcctl.model.service_plan import diff, is_empty, lines
 
 TYPE_CHECKING = False
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from svcctl.model.endpoint import Backend, BackendSpec, Frontend
     from svcctl.model.service import Service
+    from svcctl.model.service_endpoint import Backend, BackendSpec, Frontend
 
 
 def add_service(have: Service | None, want: Service) -> Service:

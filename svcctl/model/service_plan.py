@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.model.endpoint import KIND_NAMES, STATE_NAMES, format_backend, format_frontend
 from svcctl.model.service import (
     ALGORITHM_NAMES,
     CLUSTER_SET,
@@ -21,6 +20,7 @@ from svcctl.model.service import (
     frontend_flags,
     same_set,
 )
+from svcctl.model.service_endpoint import KIND_NAMES, STATE_NAMES, format_backend, format_frontend
 
 if TYPE_CHECKING:
     from collections.abc import Callable

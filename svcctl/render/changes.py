@@ -6,32 +6,32 @@ depend on the kind of object.
 
 from __future__ import annotations
 
-from collections import namedtuple
 from typing import TYPE_CHECKING
 
+from svcctl.record import Record
 from svcctl.render import records
 from svcctl.render.text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any, NamedTuple
+    from typing import Any
 
-    class Change(NamedTuple):
-        """One step of a plan.
 
-        `kind` is what it happened to (binding, socket, program, ...), `name` the object as a user can paste
-        it, `note` a remark put in brackets behind it, `fields` further keys for JSON. `words` overrides the
-        verb of the text line: (done, to do), e.g. ("attached", "attach").
-        """
+class Change(Record):
+    """One step of a plan.
 
-        action: str
-        kind: str
-        name: str
-        note: str | None = None
-        fields: Mapping[str, Any] | None = None
-        words: tuple[str, str] | None = None
-else:
-    Change = namedtuple("Change", "action kind name note fields words", defaults=(None, None, None))
+    `kind` is what it happened to (binding, socket, program, ...), `name` the object as a user can paste
+    it, `note` a remark put in brackets behind it, `fields` further keys for JSON. `words` overrides the
+    verb of the text line: (done, to do), e.g. ("attached", "attach").
+    """
+
+    action: str
+    kind: str
+    name: str
+    note: str | None = None
+    fields: Mapping[str, Any] | None = None
+    words: tuple[str, str] | None = None
+
 
 CREATED = "created"
 CHANGED = "changed"

@@ -6,29 +6,29 @@ column, in order; None means the value is absent ("-" in text, no key in JSON).
 
 from __future__ import annotations
 
-from collections import namedtuple
 from typing import TYPE_CHECKING
 
 from svcctl.errors import UsageProblem
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, NamedTuple
+    from typing import Any
 
-    class Column(NamedTuple):
-        """One column: `header` in text, `key` in JSON.
 
-        `format` makes the text of a value that is not None (default: str). `align` is "<" or ">" (numbers).
-        `wide` columns appear in text only with `-o wide`; JSON always has them.
-        """
+class Column(Record):
+    """One column: `header` in text, `key` in JSON.
 
-        header: str
-        key: str
-        format: Callable[[Any], str] | None = None
-        align: str = "<"
-        wide: bool = False
-else:
-    Column = namedtuple("Column", "header key format align wide", defaults=(None, "<", False))
+    `format` makes the text of a value that is not None (default: str). `align` is "<" or ">" (numbers).
+    `wide` columns appear in text only with `-o wide`; JSON always has them.
+    """
+
+    header: str
+    key: str
+    format: Callable[[Any], str] | None = None
+    align: str = "<"
+    wide: bool = False
+
 
 FORMATS = ("text", "wide", "json", "jsonl", "yaml", "name")
 

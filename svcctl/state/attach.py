@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link
 from svcctl.bpf.program import Program
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, Attachment, AttachmentKey
+from svcctl.record import Record
 from svcctl.state.programs import describe_program, load_object
 from svcctl.state.session import pin_error
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
+    from svcctl.bpf.map import Map
     from svcctl.bpf.object import Object
     from svcctl.maps.catalog import ProgramShape
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
 
-class Attached(NamedTuple):
+class Attached(Record):
     """One row of `attachments`. `program_id` and `up` are None for who may not open links."""
 
     kind: str
@@ -57,7 +59,7 @@ def pin_dispatcher(writer: Writer, max_bindings: int, max_destinations: int) -> 
             if shape.usage is not None and name not in reuse:
                 writer.put_usage(name, layouts.Usage(0, sizes[name]))
         with loaded.program(catalog.DISPATCH.name) as program:
-            record_program(writer, catalog.DISPATCH, program, catalog.DISPATCH.number)
+            record_program(writer.map("programs"), catalog.DISPATCH, program, catalog.DISPATCH.number)
             if not os.path.lexists(writer.pin(catalog.DISPATCH.pin)):
                 program.pin(writer.pin(catalog.DISPATCH.pin))
 
@@ -70,9 +72,9 @@ def pin_map(writer: Writer, loaded: Object, name: str, prefix: str = "") -> None
     writer.pin_mode(path)
 
 
-def record_program(writer: Writer, shape: ProgramShape, program: Program, index: int) -> None:
+def record_program(programs: Map, shape: ProgramShape, program: Program, index: int) -> None:
     """Write a program's record at `index` of `programs`."""
-    writer.map("programs").update(U32.pack(index), layouts.PROGRAM.pack(describe_program(shape, program)))
+    programs.update(U32.pack(index), layouts.PROGRAM.pack(describe_program(shape, program)))
 
 
 def is_attached(state: State) -> bool:

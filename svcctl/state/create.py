@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import svcctl
 from svcctl.errors import Conflict, PermissionProblem, SvcctlError, UsageProblem
 from svcctl.host import bpffs
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, layouts
+from svcctl.record import Record
 from svcctl.state import place as places
 from svcctl.state.attach import (
     attach_netns,
@@ -34,7 +35,7 @@ DIRECTORY_MODE = 0o2710
 PIN_MODE = 0o640
 
 
-class LoadOptions(NamedTuple):
+class LoadOptions(Record):
     """What `load` was asked for; None stands for 'not given'."""
 
     group: str | None = None
@@ -45,7 +46,7 @@ class LoadOptions(NamedTuple):
     from_tubular: bool = False
 
 
-class Loaded(NamedTuple):
+class Loaded(Record):
     """What `load` did. `created` is False when the state was there already, as asked for."""
 
     path: str
@@ -101,7 +102,7 @@ def _group_id(name: str | None) -> int:
 
     try:
         return grp.getgrnam(name).gr_gid
-    except KeyError:
+    except (KeyError, ValueError):  # ValueError: of a NUL byte
         if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
             return int(name)
         raise UsageProblem(
@@ -198,6 +199,7 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
     except BaseException:
         netns.close()
         raise
+    path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
     published = False
     writer = None
     try:
@@ -216,7 +218,6 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
             )
             # Recorded before anybody can see the directory: whoever finds it after a kill makes the link.
             record_netns(writer)
-        path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         bpffs.rename_noreplace(temporary, path)
         published = True
         writer.path = path
@@ -225,13 +226,24 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
         finish_change(writer)
         return Loaded(path, True, options.dispatcher, netns.inode)
     except BaseException:
-        remove_directory(writer.path if writer is not None and published else temporary)
+        _take_back(place, temporary, path if published else None)
         raise
     finally:
         if writer is not None:
             writer.close()
         else:
             netns.close()
+
+
+def _take_back(place: Place, temporary: str, published: str | None) -> None:
+    """Remove what a `load` that failed has made. What cannot be removed is a leftover, as of one that died."""
+    try:
+        if published is None:
+            remove_directory(temporary)
+        else:
+            retire_directory(place, published)
+    except OSError as problem:
+        place.notice(f"left for the next load to remove: {published or temporary}: {problem}")
 
 
 def _make_state_maps(writer: Writer, gid: int) -> None:

@@ -8,7 +8,7 @@ writing are copied before the swap, and what was added meanwhile is added after 
 from __future__ import annotations
 
 from sys import byteorder
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from svcctl.bpf.btf import Btf
 from svcctl.bpf.errors import BpfError
@@ -16,6 +16,7 @@ from svcctl.bpf.map import Map
 from svcctl.errors import Incompatible
 from svcctl.maps import catalog
 from svcctl.maps.layouts import COPY_REQUEST, SOCKETS_PER_DESTINATION, U32, CopyRequest
+from svcctl.record import Record
 from svcctl.state.programs import load_object
 from svcctl.state.session import pin_error
 
@@ -31,7 +32,7 @@ COUNTERS = ("dispatch_stats", "drop_stats")
 ETHERNET_HEADER = 14
 
 
-class Field(NamedTuple):
+class Field(Record):
     """A field of an old layout: offset and size in bytes; whether it is bytes rather than an integer."""
 
     offset: int
@@ -61,16 +62,21 @@ def has_other_layout(opened: Map, name: str) -> bool:
 
 def copy_content(name: str, old: Map, new: Map) -> None:
     """Copy all entries of a map that is no sockmap, converting layouts; arrays as far as both reach."""
+    copy_entries(name, old, new, *old.read_all())
+
+
+def copy_entries(name: str, old: Map, new: Map, keys: bytes, values: bytes, count: int) -> None:
+    """Copy entries that were read from `old` with `read_all`."""
     convert_key, convert_value = _converters(name, old)
-    keys, values, count = old.read_all()
     if not count:
         return
     key_size, value_size = len(keys) // count, len(values) // count
-    if convert_key is None and convert_value is None and new.info.max_entries >= old.info.max_entries:
+    is_array = old.info.type in (catalog.ARRAY, catalog.PERCPU_ARRAY)
+    cut = is_array and new.info.max_entries < old.info.max_entries
+    if convert_key is None and convert_value is None and not cut:
         new.update_many(keys, values, count)
         return
     out_keys, out_values, kept = [], [], 0
-    is_array = old.info.type in (catalog.ARRAY, catalog.PERCPU_ARRAY)
     for number in range(count):
         key = keys[key_size * number : key_size * (number + 1)]
         if is_array and U32.unpack(key)[0] >= new.info.max_entries:
@@ -88,7 +94,10 @@ class CounterCopy:
     def __init__(self, name: str, old: Map, new: Map) -> None:
         self.name, self.old, self.new = name, old, new
         self.copied = old.read_all()
-        copy_content(name, old, new)
+
+    def copy(self) -> None:
+        """Put what was there when this was made into the new map."""
+        copy_entries(self.name, self.old, self.new, *self.copied)
 
     def add_since(self) -> None:
         """Call when the new program runs. A count that both maps get in this very moment may be lost."""
@@ -149,6 +158,11 @@ def _converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:
     if info.type == catalog.PERCPU_ARRAY:
         return key, _for_each_cpu(value, info.value_size, shape.value_size)
     return key, value
+
+
+def value_converter(name: str, old: Map) -> Convert | None:
+    """A function for values of a map of another layout, None where the layout is the present one."""
+    return _converters(name, old)[1]
 
 
 def _for_each_cpu(convert: Convert, old_size: int, new_size: int) -> Convert:

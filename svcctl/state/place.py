@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.errors import Incompatible, NotLoaded, PermissionProblem, SvcctlError
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ def _silent(_text: str) -> None:
     pass
 
 
-class Place(NamedTuple):
+class Place(Record):
     """`netns` and `bpffs` are paths, `lock_timeout` seconds; `notice` gets lines for stderr."""
 
     netns: str = "/proc/self/ns/net"

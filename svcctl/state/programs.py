@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from svcctl.bpf.map import Map
+    from svcctl.bpf.object import MapSpec
     from svcctl.bpf.program import Program
     from svcctl.maps.catalog import ProgramShape
     from svcctl.maps.layouts import ProgramRecord
@@ -37,6 +38,12 @@ def object_digest(path: str) -> bytes:
     """SHA-256 of an object file: what `programs` identifies a program by. Kernel tags changed with 6.18."""
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).digest()
+
+
+def object_specs(name: str) -> dict[str, MapSpec]:
+    """The maps an object declares, with their sizes before `load_object` changes any."""
+    with Object.open(object_path(name)) as opened:
+        return opened.map_specs
 
 
 def load_object(

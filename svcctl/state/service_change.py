@@ -36,14 +36,14 @@ from svcctl.maps.service_layouts import (
     SlotKey,
 )
 from svcctl.model.alias import alias_table
-from svcctl.model.endpoint import format_frontend
 from svcctl.model.service import blocked_addresses, blocks_of, families, frontend_flags, same_set
+from svcctl.model.service_endpoint import format_frontend
 from svcctl.state import services
 from svcctl.state.destinations import full
 
 if TYPE_CHECKING:
-    from svcctl.model.endpoint import Backend
     from svcctl.model.service import BackendSet, Service
+    from svcctl.model.service_endpoint import Backend
     from svcctl.state.services import Stored
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -395,7 +395,7 @@ def _count_special(writer: Writer, change: Change, by: int) -> None:
 
 def _special(service: Service) -> tuple[int, int]:
     """(frontends with the zero address, blocked addresses)"""
-    from svcctl.model.endpoint import is_zero
+    from svcctl.model.service_endpoint import is_zero
 
     zero = sum(1 for one in service.frontends if is_zero(one.frontend.family, one.frontend.address))
     return zero, len(blocked_addresses(service))

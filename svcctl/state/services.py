@@ -22,7 +22,7 @@ from svcctl.maps.service_layouts import (
     ServiceValue,
 )
 from svcctl.model.constants import IPV4, IPV6
-from svcctl.model.endpoint import Backend
+from svcctl.model.service_endpoint import Backend
 
 if TYPE_CHECKING:
     from svcctl.model.service import Service

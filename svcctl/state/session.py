@@ -264,6 +264,7 @@ def _open_directory(path: str, inode: int, place: Place) -> int:
     except PermissionError:
         raise no_access(path) from None
     except NotADirectoryError:
+        places.check_bpffs(place.bpffs)
         raise Incompatible(f"{path}: not a directory") from None
 
 

@@ -6,7 +6,7 @@ over members that have no slot. New sockets go in before old ones leave, so ther
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import Conflict, NotFound
@@ -15,6 +15,7 @@ from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, U64
 from svcctl.model.constants import PROTOCOL_NAMES
 from svcctl.model.destination import Destination, DestinationKey
 from svcctl.model.prefix import format_address
+from svcctl.record import Record
 from svcctl.state import destinations
 from svcctl.state.writer import check_map_ids
 
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 MAPPED = bytes(10) + b"\xff\xff"
 
 
-class Offer(NamedTuple):
+class Offer(Record):
     """A socket to register: a descriptor of ours, and what it is."""
 
     fd: int
     info: SocketInfo
 
 
-class Registration(NamedTuple):
+class Registration(Record):
     """The plan for one destination: slot -> socket to put there, slots to empty; `before` and `after` by cookie."""
 
     key: DestinationKey

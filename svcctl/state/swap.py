@@ -9,14 +9,17 @@ RENAME_EXCHANGE is not used: Linux 5.10's bpffs has none.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from errno import ENOENT, ENOLINK, EPERM
+from typing import TYPE_CHECKING, Any
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link
-from svcctl.errors import Conflict
+from svcctl.bpf.map import Map
+from svcctl.errors import Conflict, Incompatible
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state.attach import open_program, pin_map, record_program
+from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,13 +39,20 @@ def drop_next(writer: Writer) -> list[str]:
     left = next_pins(writer.path)
     for name in left:
         os.unlink(writer.pin(name))
-    for shape in catalog.PROGRAMS:
-        record = writer.program_record(layouts.NEXT_PROGRAMS + shape.number)
-        if record.id:
-            writer.map("programs").update(
-                U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size)
-            )
+    programs = _programs(writer)
+    if programs is not None:
+        for shape in catalog.PROGRAMS:
+            if writer.program_record(layouts.NEXT_PROGRAMS + shape.number).id:
+                programs.update(U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size))
     return left
+
+
+def _programs(writer: Writer) -> Map | None:
+    """The map of program records; None when it has another layout, and so no record of ours."""
+    try:
+        return writer.map("programs")
+    except Incompatible:
+        return None
 
 
 def prepare_swap(
@@ -55,15 +65,27 @@ def prepare_swap(
     for map_name in fresh:
         pin_map(writer, loaded, map_name, catalog.NEXT)
     with loaded.program(name or shape.name) as program:
-        record_program(writer, shape, program, layouts.NEXT_PROGRAMS + shape.number)
+        number = layouts.NEXT_PROGRAMS + shape.number
+        following = writer.pin(catalog.NEXT + "programs")
+        if os.path.lexists(following):  # the records get another layout by the same swap
+            with Map.open_pinned(following) as table:
+                record_program(table, shape, program, number)
+        else:
+            record_program(writer.map("programs"), shape, program, number)
         program.pin(writer.pin(catalog.NEXT + shape.pin))
         return program.info.id
 
 
-def swap(writer: Writer, between: Callable[[], None] | None = None) -> None:
-    """Set the mark, go forward, clear it. `between` runs after the links were updated (last counters)."""
+def swap(writer: Writer, between: Callable[[], None] | None = None, **fields: Any) -> None:
+    """Set the mark, and with it `fields` of meta; go forward; clear it.
+
+    `between` runs after the links were updated (last counters). Raises Conflict before the mark when someone
+    else's program is under a link.
+    """
+    for shape in catalog.PROGRAMS:
+        check_link(writer, shape)
     bits = sum(1 << s.number for s in catalog.PROGRAMS if os.path.lexists(writer.pin(catalog.NEXT + s.pin)))
-    writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_FORWARD, swap_programs=bits))
+    writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_FORWARD, swap_programs=bits, **fields))
     go_forward(writer, between)
 
 
@@ -78,19 +100,59 @@ def go_forward(writer: Writer, between: Callable[[], None] | None = None) -> Non
     for opened in writer._maps.values():
         opened.close()
     writer._maps.clear()
-    programs = writer.map("programs")
-    version = writer.meta().version
-    for shape in catalog.PROGRAMS:
-        record = writer.program_record(layouts.NEXT_PROGRAMS + shape.number)
-        if record.id:
-            programs.update(U32.pack(shape.number), layouts.PROGRAM.pack(record))
-            programs.update(U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size))
-            version = record.version
-    writer.put_meta(
-        writer.meta()._replace(
-            swap_phase=enums.SWAP_NONE, swap_programs=0, schema=layouts.SCHEMA, version=version
-        )
+    programs = _programs(writer)
+    if programs is not None:
+        for shape in catalog.PROGRAMS:
+            record = writer.program_record(layouts.NEXT_PROGRAMS + shape.number)
+            if record.id:
+                programs.update(U32.pack(shape.number), layouts.PROGRAM.pack(record))
+                programs.update(U32.pack(layouts.NEXT_PROGRAMS + shape.number), bytes(layouts.PROGRAM.size))
+    writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_NONE, swap_programs=0))
+
+
+def check_link(writer: Writer, shape: ProgramShape) -> None:
+    """Raise Conflict when the link runs neither the pinned program nor the one that is to follow it."""
+    info = link_info(writer, shape)
+    if info is None:
+        return
+    loaded = 0
+    for prefix in ("", catalog.NEXT):
+        program = open_program(writer, shape, prefix)
+        if program is None:
+            if not prefix:
+                return  # the pin is lost: whatever is there is replaced
+            continue
+        with program:
+            mine = program.info.id
+        if info.program_id == mine:
+            return
+        if not prefix:
+            loaded = mine
+    raise swapped(writer, shape, info.program_id, loaded)
+
+
+def swapped(writer: Writer, shape: ProgramShape, runs: int, loaded: int) -> Conflict:
+    """The error for a link that someone else has updated."""
+    return Conflict(
+        f"{writer.pin(shape.link_pin)}: runs program {runs}, svcctl loaded {loaded}",
+        hint="someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back",
     )
+
+
+def take_link_back(writer: Writer, shape: ProgramShape) -> None:
+    """Put the pinned program under a link that someone else updated, so that a swap finds what it names."""
+    info, current = link_info(writer, shape), open_program(writer, shape)
+    if current is None:
+        return
+    with current:
+        if info is not None and info.program_id != current.info.id:
+            following = open_program(writer, shape, catalog.NEXT)
+            if following is not None:
+                with following:
+                    if info.program_id == following.info.id:
+                        return  # an interrupted swap of our own
+            with Link.open_pinned(writer.pin(shape.link_pin)) as link:
+                link.update(current)
 
 
 def _update_link(writer: Writer, shape: ProgramShape) -> None:
@@ -102,7 +164,7 @@ def _update_link(writer: Writer, shape: ProgramShape) -> None:
         try:
             link = Link.open_pinned(writer.pin(shape.link_pin))
         except BpfError as error:
-            if error.errno == 2:
+            if error.errno == ENOENT:
                 return
             raise
         with link:
@@ -117,10 +179,9 @@ def _update_link(writer: Writer, shape: ProgramShape) -> None:
                     link.update(following, current)
                 except BpfError as error:
                     # EPERM is also what the kernel says when the old program is not the one named.
-                    if error.errno == 1 and link.info.program_id != current.info.id:
-                        raise Conflict(
-                            f"{writer.pin(shape.link_pin)}: runs program {link.info.program_id},"
-                            f" svcctl loaded {current.info.id}",
-                            hint="someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back",
-                        ) from error
-                    raise
+                    if error.errno == EPERM and link.info.program_id != current.info.id:
+                        raise swapped(writer, shape, link.info.program_id, current.info.id) from error
+                    if error.errno != ENOLINK:
+                        raise
+                    # Detached by hand: the link cannot be used again. The audit makes another.
+                    os.unlink(writer.pin(shape.link_pin))

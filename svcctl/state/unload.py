@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
-from svcctl.errors import PermissionProblem
+from svcctl.errors import PermissionProblem, SvcctlError
 from svcctl.host import flock
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog
@@ -122,8 +122,10 @@ def lock_root(place: Place, action: str) -> int:
 def dead_directories(place: Place) -> list[str]:
     """State directories whose network namespace is gone, judged by their links. The root's lock must be held.
 
-    A link that names another inode than the directory, or 0, is that of a dead namespace. Without a link there
-    is no telling from here (the namespace may live in another place), and the directory is left alone.
+    A link that names another inode than the directory is that of a dead namespace. So is one that names 0,
+    unless it was detached by hand: then a namespace with that inode and the recorded cookie still lives. Without
+    a link there is no telling from here (the namespace may live in another place), and the directory is left
+    alone.
     """
     from svcctl.bpf.link import Link
 
@@ -135,8 +137,26 @@ def dead_directories(place: Place) -> list[str]:
             continue
         try:
             with Link.open_pinned(f"{path}/{catalog.DISPATCH.link_pin}") as link:
-                if link.info.netns_inode is not None and link.info.netns_inode != inode:
-                    found.append(path)
+                target = link.info.netns_inode
         except (BpfError, OSError):
             continue
+        if target is not None and target != inode and not (target == 0 and _lives(path, inode)):
+            found.append(path)
     return found
+
+
+def _lives(path: str, inode: int) -> bool:
+    """Whether the namespace of a directory is still there, by its inode and its cookie."""
+    from svcctl.host import namespaces
+    from svcctl.maps import layouts
+    from svcctl.state.session import ZERO, open_map
+
+    where = namespaces.find(inode)
+    if where is None:
+        return False
+    try:
+        with Netns.open(where) as netns, open_map(f"{path}/meta", "meta", read_only=True) as opened:
+            meta = layouts.META.unpack(opened.lookup(ZERO) or bytes(layouts.META.size))
+            return netns.inode == inode and meta.netns_cookie in (0, netns.cookie())
+    except (SvcctlError, BpfError, OSError):
+        return True  # nobody can tell: keep it

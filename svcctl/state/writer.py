@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link
-from svcctl.errors import Conflict, Incompatible, NotLoaded, PermissionProblem
+from svcctl.errors import Conflict, Incompatible, NotLoaded, PermissionProblem, SvcctlError
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, ProgramRecord
@@ -99,22 +99,26 @@ class Change:
     def __enter__(self) -> None:
         writer = self.writer
         writer._depth += 1
-        if writer._depth > 1:
-            if self.fields:
-                writer.put_meta(writer.meta()._replace(**self.fields))
-            return
-        writer.map("writers")  # needed at the end: not to be missed only then
-        meta = writer.meta()
-        writer.put_meta(
-            meta._replace(
-                generation=meta.generation | 1,
-                mark_time_ns=time.time_ns(),
-                mark_pid=os.getpid(),
-                mark_uid=os.getuid(),
-                mark_command=layouts.fit(writer.command, 64),
-                **self.fields,
+        try:
+            if writer._depth > 1:
+                if self.fields:
+                    writer.put_meta(writer.meta()._replace(**self.fields))
+                return
+            writer.map("writers")  # needed at the end: not to be missed only then
+            meta = writer.meta()
+            writer.put_meta(
+                meta._replace(
+                    generation=meta.generation | 1,
+                    mark_time_ns=time.time_ns(),
+                    mark_pid=os.getpid(),
+                    mark_uid=os.getuid(),
+                    mark_command=layouts.fit(writer.command, 64),
+                    **self.fields,
+                )
             )
-        )
+        except BaseException:
+            writer._depth -= 1  # nothing was written, and the next line of a batch must mark again
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -124,11 +128,22 @@ class Change:
         if writer._depth:
             return
         if error is not None:
-            from svcctl.state.recover import recover
-
-            recover(writer, say=False)
+            self._repair()
             return
-        finish_change(writer)
+        try:
+            finish_change(writer)
+        except BaseException:
+            self._repair()
+            raise
+
+    def _repair(self) -> None:
+        """Repair at once. The error that led here is the one to report, whatever comes of it."""
+        from svcctl.state.recover import recover
+
+        try:
+            recover(self.writer, say=False)
+        except (SvcctlError, OSError) as problem:
+            self.writer.place.notice(f"left for the next command to repair: {problem}")
 
 
 def finish_change(writer: Writer) -> None:
@@ -187,6 +202,7 @@ def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
                 f"{path}: permission denied", hint="changes need root: try sudo"
             ) from None
         except NotADirectoryError:
+            places.check_bpffs(place.bpffs)
             raise Incompatible(f"{path}: not a directory") from None
         try:
             if not any_mode:
@@ -248,7 +264,7 @@ def check_programs(writer: Writer) -> None:
         if info is not None and info.program_id != record.id:
             raise Conflict(
                 f"{writer.pin(shape.link_pin)}: runs program {info.program_id}, svcctl loaded {record.id}",
-                hint="someone else swapped it; 'svcctl upgrade' puts svcctl's program back",
+                hint="someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back",
             )
 
 

@@ -182,7 +182,11 @@ def _mentions(text: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "deploy").rglob("*.*")), *sorted(MAN.glob("*.in"))],
+    [
+        *sorted(ROOT.glob("*.md")),
+        *sorted(path for path in (ROOT / "deploy").rglob("*.*") if path.is_file()),
+        *sorted(MAN.glob("*.in")),
+    ],
     ids=lambda p: p.name,
 )
 def test_documents_and_units_name_commands_that_exist(path: Path) -> None:

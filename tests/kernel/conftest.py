@@ -14,7 +14,7 @@ from tests.lib.world import World
 @pytest.fixture
 def loaded(world: World) -> World:
     """A world with the dispatcher attached. Small maps, for speed."""
-    svc("load", "--max-bindings", 10_000)
+    svc("load", "--max-bindings", 10_000, "--max-destinations", 64)
     return world
 
 

@@ -736,12 +736,7 @@ def test_the_table_names_the_invariants() -> None:
         for name in ("ARCHITECTURE.md", "docs-invariants.md")
         if (root / name).exists()
     ]
-    rows = [
-        line.split("|")[1].strip(" `")
-        for text in texts
-        for line in text.splitlines()
-        if line.startswith("| `")
-    ]
+    rows = [line.split("`")[1] for text in texts for line in text.splitlines() if line.startswith("| `")]
     assert [row for row in rows if row in INVARIANTS] == list(INVARIANTS)
 
 

@@ -35,9 +35,10 @@ from svcctl.maps import catalog, layouts
 from svcctl.state.collect import collect
 from svcctl.state.place import Place
 from tests.lib import stranger
-from tests.lib.child import child
+from tests.lib.child import child, needs_root
 from tests.lib.cli import is_written, process
 from tests.lib.stranger import GROUP, NEEDS_CAP_BPF, STRANGERS, as_stranger
+from tests.lib.world import world as new_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,10 +55,11 @@ CONTEXT = struct.pack("=Q2I56x", 0, 2, 6)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@pytest.fixture
-def loaded(world: World) -> Iterator[World]:
-    """State with a binding, a socket and a destination without one, loaded for GROUP."""
-    with child("keep.append(socket.create_server(('127.0.0.1', 8080)))") as server:
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[World]:
+    """State with bindings, a socket and a destination without one, loaded for GROUP. Nobody changes it."""
+    needs_root()
+    with new_world() as world, child("keep.append(socket.create_server(('127.0.0.1', 8080)))") as server:
         for words in (
             ("load", "--group", str(GROUP)),
             ("bind", "web", "tcp", "127.0.0.1", "80"),
@@ -245,6 +247,8 @@ def test_no_write_through_a_read_only_descriptor(loaded: World) -> None:
         return found
 
     for path, got in as_stranger(work, cap_bpf=NEEDS_CAP_BPF).items():
+        if NEEDS_CAP_BPF:
+            got.pop("freeze")  # kernels that want CAP_BPF for it do not look at the descriptor
         # A map type without an operation says so before, or after, the right is looked at.
         assert ALLOWED not in got.values(), (path, got)
         assert got["update"] == got["by_id"] == "EPERM", (path, got)
@@ -447,7 +451,8 @@ def test_others_see_nothing(loaded: World) -> None:
         found["unknown"] = outcome(os.stat, f"{loaded.state_dir}/no_such_pin")
         return found
 
-    assert set(as_stranger(work, STRANGERS).values()) == {"EACCES"}
+    refusals = {"EACCES", "EPERM"} if NEEDS_CAP_BPF else {"EACCES"}  # there bpf(2) itself says EPERM first
+    assert set(as_stranger(work, STRANGERS).values()) <= refusals
 
 
 @pytest.mark.parametrize("words", READERS, ids=" ".join)

@@ -25,18 +25,14 @@ def dump(state_dir: str, *, but: tuple[str, ...] = ()) -> dict[str, object]:
     return found
 
 
-def entries(state_dir: str, name: str) -> dict[bytes, bytes]:
-    """All entries of one pinned map but those that are all zero."""
+def entries(state_dir: str, name: str) -> object:
+    """All entries of one pinned map: as they come of an array, by key of the others."""
     with Map.open_pinned(f"{state_dir}/{name}", read_only=True) as opened:
         keys, values, count = opened.read_all()
+        if opened.info.type in (catalog.ARRAY, catalog.PERCPU_ARRAY):
+            return values
         k, v = opened.key_bytes, opened.value_bytes
-        if not values.strip(b"\0"):
-            return {}
-        return {
-            keys[i * k : i * k + k]: values[i * v : i * v + v]
-            for i in range(count)
-            if values[i * v : i * v + v].strip(b"\0") or name in ("bindings", "exact")
-        }
+        return {keys[i * k : i * k + k]: values[i * v : i * v + v] for i in range(count)}
 
 
 def meta(state_dir: str) -> layouts.Meta:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from svcctl.model.endpoint import KIND_LOAD_BALANCER, Backend, BackendSpec, parse_backend, parse_frontend
 from svcctl.model.prefix import parse_prefix
 from svcctl.model.service import Member, Service, ServiceFrontend, check_service
+from svcctl.model.service_endpoint import (
+    KIND_LOAD_BALANCER,
+    Backend,
+    BackendSpec,
+    parse_backend,
+    parse_frontend,
+)
 
 NOW = 1_700_000_000_000_000_000
 

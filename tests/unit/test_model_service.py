@@ -11,19 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svcctl.errors import UsageProblem
-from svcctl.model import endpoint
 from svcctl.model import service as model
+from svcctl.model import service_endpoint as endpoint
 from svcctl.model.constants import IPV4, IPV6
-from svcctl.model.endpoint import (
-    ACTIVE,
-    DOWN,
-    DRAINING,
-    KIND_CLUSTER,
-    KIND_EXTERNAL,
-    KIND_LOAD_BALANCER,
-    KIND_NODE_PORT,
-    parse_frontend,
-)
 from svcctl.model.prefix import parse_prefix
 from svcctl.model.service import (
     DROP,
@@ -43,6 +33,16 @@ from svcctl.model.service import (
     frontend_flags,
     overdue,
     same_set,
+)
+from svcctl.model.service_endpoint import (
+    ACTIVE,
+    DOWN,
+    DRAINING,
+    KIND_CLUSTER,
+    KIND_EXTERNAL,
+    KIND_LOAD_BALANCER,
+    KIND_NODE_PORT,
+    parse_frontend,
 )
 from tests.lib.cli import ROOT
 from tests.unit.service_values import NOW, backend, member, services

@@ -10,20 +10,6 @@ from hypothesis import strategies as st
 
 from svcctl.errors import Conflict, Exit, NotFound, UsageProblem
 from svcctl.model.constants import IPV4, IPV6
-from svcctl.model.endpoint import (
-    ACTIVE,
-    DOWN,
-    DRAINING,
-    KIND_CLUSTER,
-    KIND_EXTERNAL,
-    KIND_LOAD_BALANCER,
-    KIND_NODE_PORT,
-    Backend,
-    BackendSpec,
-    format_frontend,
-    parse_backend_spec,
-    parse_frontend,
-)
 from svcctl.model.prefix import parse_prefix
 from svcctl.model.service import (
     CLUSTER_SET,
@@ -47,6 +33,20 @@ from svcctl.model.service_edit import (
     require_owner,
     set_backends,
     set_options,
+)
+from svcctl.model.service_endpoint import (
+    ACTIVE,
+    DOWN,
+    DRAINING,
+    KIND_CLUSTER,
+    KIND_EXTERNAL,
+    KIND_LOAD_BALANCER,
+    KIND_NODE_PORT,
+    Backend,
+    BackendSpec,
+    format_frontend,
+    parse_backend_spec,
+    parse_frontend,
 )
 from svcctl.model.service_plan import diff, is_empty, lines, steps
 from tests.unit.service_values import NOW, backend, backends, member, services, specs

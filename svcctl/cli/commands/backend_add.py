@@ -9,7 +9,7 @@ from svcctl.cli.service_params import BACKEND_SPEC, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
-    from svcctl.model.endpoint import BackendSpec
+    from svcctl.model.service_endpoint import BackendSpec
 
 
 @verb(

@@ -10,7 +10,7 @@ from svcctl.cli.service_params import BACKEND, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
-    from svcctl.model.endpoint import Backend
+    from svcctl.model.service_endpoint import Backend
 
 
 @verb(

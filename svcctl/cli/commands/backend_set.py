@@ -10,7 +10,7 @@ from svcctl.cli.service_params import BACKEND, SERVICE, STATE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
-    from svcctl.model.endpoint import Backend
+    from svcctl.model.service_endpoint import Backend
 
 
 @verb(
@@ -30,8 +30,8 @@ def command(
 ) -> None:
     """Change what is given of backends of a service."""
     from svcctl.cli.service_commands import change_service
-    from svcctl.model.endpoint import STATE_NUMBERS, BackendSpec
     from svcctl.model.service_edit import set_backends
+    from svcctl.model.service_endpoint import STATE_NUMBERS, BackendSpec
 
     number = None if state is None else STATE_NUMBERS[state]
     specs = [BackendSpec(one, weight, number, None) for one in backends]

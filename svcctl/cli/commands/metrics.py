@@ -67,9 +67,11 @@ def command(env: Env, address: str | None, port: int | None, timeout: float) -> 
         raise UsageProblem("metrics: PORT: missing", hint="usage: svcctl metrics [ADDRESS PORT]")
     if timeout <= 0:
         raise UsageProblem("metrics: --timeout: expected more than 0")
+    if address is not None and env.session is not None:
+        raise UsageProblem("metrics: ADDRESS: not in a batch: it serves until stopped")
     if address is not None:
         return _serve(env, [_listen(address, port or 0)], timeout)
-    passed = _passed_sockets()
+    passed = _passed_sockets() if env.session is None else []
     if passed:
         return _serve(env, passed, timeout)
     _print(env)
@@ -92,11 +94,12 @@ def _print(env: Env) -> None:
 def _collect(env: Env, failures: int) -> list[Family]:
     from svcctl import __version__
     from svcctl.bpf.lib import libbpf_version
-    from svcctl.cli.access import place
+    from svcctl.cli.access import held, place
     from svcctl.render.prometheus import families
     from svcctl.state.collect import collect, read_snapshot
 
-    snapshot = read_snapshot(env.session.writer) if env.session is not None else collect(place(env))
+    shared = held(env)
+    snapshot = read_snapshot(shared) if shared is not None else collect(place(env))
     build = {
         "version": __version__,
         "libbpf": ".".join(map(str, libbpf_version())),

@@ -10,9 +10,9 @@ from svcctl.cli.service_params import ALGORITHM, BACKEND_SPEC, FRONTEND, KIND, P
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
-    from svcctl.model.endpoint import BackendSpec, Frontend
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
+    from svcctl.model.service_endpoint import BackendSpec, Frontend
 
 
 @verb(
@@ -117,9 +117,9 @@ def command(
     """
     from svcctl.cli.service_commands import change_service
     from svcctl.errors import UsageProblem
-    from svcctl.model.endpoint import KIND_NUMBERS
     from svcctl.model.service import ALGORITHM_NUMBERS, Service, ServiceFrontend
     from svcctl.model.service_edit import add_backends, add_service
+    from svcctl.model.service_endpoint import KIND_NUMBERS
 
     if not frontends:
         raise UsageProblem(f"service add {name}: needs a --frontend")

@@ -10,8 +10,8 @@ from svcctl.cli.service_params import FRONTEND, KIND, POLICY, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
-    from svcctl.model.endpoint import Frontend
     from svcctl.model.service import Service
+    from svcctl.model.service_endpoint import Frontend
 
 
 @verb(
@@ -81,9 +81,9 @@ def command(
     The change reaches new connections at once, all of it or nothing; established ones are not touched.
     """
     from svcctl.cli.service_commands import change_service
-    from svcctl.model.endpoint import KIND_NUMBERS
     from svcctl.model.service import ServiceFrontend
     from svcctl.model.service_edit import add_frontends, delete_frontends, set_options
+    from svcctl.model.service_endpoint import KIND_NUMBERS
 
     number = KIND_NUMBERS[kind]
 

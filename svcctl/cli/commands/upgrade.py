@@ -40,11 +40,8 @@ def command(env: Env, max_bindings: int | None, max_destinations: int | None, fo
     smaller, registered sockets included. What is up to date is left alone.
     """
     from svcctl.cli.access import command_line, place
-    from svcctl.errors import UsageProblem
     from svcctl.state.upgrade import UpgradeOptions, upgrade
 
-    if env.session is not None:
-        raise UsageProblem("upgrade: not in a batch, which holds the state open")
     done = upgrade(
         place(env), UpgradeOptions(max_bindings, max_destinations, force), command_line(), dry_run=env.dry_run
     )

@@ -162,7 +162,7 @@ def _sizes(writer: Writer) -> Iterator[Finding]:
     most = writer.map("destinations").info.max_entries
     sizes = catalog.dispatch_sizes(writer.map("bindings").info.max_entries, most)
     del sizes["exact"]  # an upgrade may grow it alone
-    fixed = {"ports": 131072, "drop_stats": len(enums.DROP_REASONS), "writers": layouts.WRITERS}
+    fixed = {"ports": 131072, "drop_stats": 64, "writers": layouts.WRITERS}
     for name, size in (sizes | fixed).items():
         have = writer.map(name).info.max_entries
         if have < size:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svcctl.errors import Exit, UsageProblem
-from svcctl.model import endpoint
+from svcctl.model import service_endpoint as endpoint
 from svcctl.model.constants import IPV4, IPV6, TCP, UDP
-from svcctl.model.endpoint import (
+from svcctl.model.prefix import parse_address
+from svcctl.model.service_endpoint import (
     ACTIVE,
     DOWN,
     DRAINING,
@@ -31,7 +32,6 @@ from svcctl.model.endpoint import (
     parse_weight,
     zero_address,
 )
-from svcctl.model.prefix import parse_address
 from tests.unit.model_values import MAPPED, Address, bytes16
 
 pytestmark = pytest.mark.unit

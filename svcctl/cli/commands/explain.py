@@ -1,0 +1,155 @@
+"""`svcctl explain`: what would happen to a connection, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.options import argument, noun, option
+from svcctl.cli.params import ADDRESS, ENDPOINT
+from svcctl.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from svcctl.cli.env import Env
+    from svcctl.host.sock_diag import DiagSocket
+    from svcctl.model.endpoint import Endpoint
+    from svcctl.model.prefix import Prefix
+    from svcctl.state.explain import Explained, Member
+
+
+@noun(
+    "explain",
+    examples=(
+        "svcctl explain 192.0.2.1:443/tcp",
+        "svcctl explain '[2001:db8::1]:53/udp' --from 2001:db8::99",
+    ),
+)
+@argument("endpoint", ENDPOINT, "Where the connection goes.", metavar="ADDRESS:PORT/PROTOCOL")
+@option("--from", "source", type=ADDRESS, metavar="ADDRESS", help="Where it comes from.")
+def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
+    """Say who would get a new connection to ADDRESS and PORT: which binding wins and what loses and why, the
+    label's sockets and which one is next, or which ordinary listener the kernel would choose.
+
+    Established connections stay with their sockets whatever is bound. --from is checked only: bindings do not
+    look at where a connection comes from.
+    """
+    from svcctl.cli.access import reading
+    from svcctl.state.explain import explain
+
+    if source is not None and source.family != endpoint.family:
+        raise UsageProblem("explain: --from: of another family than the endpoint")
+    found = reading(env, lambda state: explain(state, endpoint))
+    env.emit_objects("explain", [_object(found, source)], lambda: _lines(found, source), name="endpoint")
+
+
+def _object(found: Explained, source: Prefix | None) -> dict[str, Any]:
+    from svcctl.model.prefix import format_address
+
+    winner = found.explanation.winner
+    return {
+        "endpoint": str(found.endpoint),
+        "from": format_address(source.family, source.address) if source else None,
+        "verdict": found.verdict,
+        "binding": str(winner) if winner else None,
+        "label": winner.label if winner else None,
+        "destination": found.number,
+        "socket": _member(found.chosen) if found.chosen else None,
+        "members": [_member(one) for one in found.members] if winner else None,
+        "counters": found.stats._asdict() if found.stats else None,
+        "listeners": [_listener(one) for one in found.listeners] if found.verdict == "pass" else None,
+        "losers": [str(one) for one in found.explanation.losers],
+        "reasons": found.explanation.reasons,
+        "attached": found.attached,
+        "local": found.local,
+        "foreign": found.foreign,
+    }
+
+
+def _member(one: Member) -> dict[str, Any]:
+    value: dict[str, Any] = {"slot": one.slot, "cookie": one.cookie, "live": one.fault is None}
+    if one.listed is not None:
+        value |= _listener(one.listed)
+    return value | ({"fault": one.fault} if one.fault else {})
+
+
+def _listener(one: DiagSocket) -> dict[str, Any]:
+    return {"address": _where(one), "uid": one.uid, "cookie": one.cookie}
+
+
+def _where(one: DiagSocket) -> str:
+    from svcctl.model.endpoint import format_host_port
+    from svcctl.model.prefix import MAPPED
+
+    if one.family == 6 and one.address.startswith(MAPPED):
+        return format_host_port(4, one.address, one.port)
+    return format_host_port(
+        one.family, one.address if len(one.address) == 16 else MAPPED + one.address, one.port
+    )
+
+
+def _lines(found: Explained, source: Prefix | None) -> Iterator[str]:
+    from svcctl.model.prefix import format_address
+    from svcctl.render.text import escape
+
+    origin = f" from {format_address(source.family, source.address)}" if source else ""
+    yield f"{found.endpoint}{origin}"
+    for name, text in _facts(found):
+        yield escape(f"  {name:<11} {text}")
+
+
+def _facts(found: Explained) -> Iterator[tuple[str, str]]:
+    winner = found.explanation.winner
+    for number, reason in enumerate(found.explanation.reasons):
+        yield ("bindings" if not number else "", reason)
+    if winner is not None:
+        owner = str(found.owner) if found.owner else "no label has it"
+        yield "destination", f"{found.number}: {owner}"
+        for number, one in enumerate(found.members):
+            yield ("sockets" if not number else "", _member_text(one, one is found.chosen))
+        if found.stats:
+            yield (
+                "counters",
+                (
+                    f"{found.stats.lookups} lookups, {found.stats.no_socket} refused without a socket,"
+                    f" {found.stats.errors} errors"
+                ),
+            )
+    if not found.attached:
+        yield "dispatcher", "not attached: bindings have no effect ('svcctl attach netns')"
+    if found.foreign:
+        yield "foreign", f"also at this hook: {', '.join(found.foreign)}; one that chooses a socket is obeyed"
+    if found.local is False:
+        yield "route", _route_hint(found.endpoint)
+    yield "result", _result(found)
+
+
+def _member_text(one: Member, chosen: bool) -> str:
+    where = f"{_where(one.listed)} (uid {one.listed.uid})" if one.listed else "not listed"
+    state = one.fault or ("next" if chosen else "live")
+    return f"slot {one.slot}: sk:{one.cookie:x} {where}: {state}"
+
+
+def _route_hint(endpoint: Endpoint) -> str:
+    from svcctl.model.prefix import format_address
+
+    address = format_address(endpoint.family, endpoint.address)
+    return (
+        f"{address} is not local: packets to it do not come here"
+        f" ('ip route add local {address} dev lo' makes it so)"
+    )
+
+
+def _result(found: Explained) -> str:
+    if found.verdict == "socket":
+        assert found.chosen is not None
+        listed = found.chosen.listed
+        where = _where(listed) if listed else f"sk:{found.chosen.cookie:x}"
+        return f"goes to the socket on {where}, or to another of its SO_REUSEPORT group if it has one"
+    if found.verdict == "refuse":
+        return "refused: no socket of the label is live ('svcctl register-pid' registers one)"
+    if found.listeners:
+        names = ", ".join(f"{_where(one)} (uid {one.uid})" for one in found.listeners)
+        return f"left to the kernel: ordinary listeners, the first one gets it: {names}"
+    return "left to the kernel, where nobody listens: refused"

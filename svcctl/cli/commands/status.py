@@ -1,0 +1,253 @@
+"""`svcctl status`: the whole picture on one screen."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from svcctl import __version__
+from svcctl.cli.options import argument, noun, option
+from svcctl.cli.params import LABEL
+from svcctl.errors import UsageProblem
+from svcctl.render.records import Column
+from svcctl.render.times import utc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from svcctl.cli.env import Env
+    from svcctl.render.sections import Section
+    from svcctl.state.picture import Fill, Other, Picture
+    from svcctl.state.session import State
+
+DESTINATION_KEYS = (
+    "label", "family", "protocol", "id", "members", "bindings", "lookups", "no_socket", "errors",
+)  # fmt: skip
+
+
+@noun(
+    "status",
+    examples=("svcctl status", "svcctl status web", "svcctl status --all"),
+    exits=(0, 2, 3, 4, 5, 7),
+)
+@argument("label", LABEL, "Only the bindings and sockets of this label.", required=False)
+@option(
+    "--all", "every", is_flag=True, help="Every state directory under bpffs, those of dead namespaces too."
+)
+def command(env: Env, label: str | None, every: bool) -> None:
+    """Show version, attachments, bindings, labels with their sockets and counters, how full the maps are, and
+    the last ten commands that changed something.
+
+    Not loaded: exit code 3.
+    """
+    if every:
+        if label is not None:
+            raise UsageProblem("status: LABEL and --all exclude each other")
+        _all(env)
+        return
+    from svcctl.cli.access import reading
+    from svcctl.cli.commands.attachments import COLUMNS as ATTACHMENTS
+    from svcctl.cli.commands.attachments import read_rows
+    from svcctl.state.picture import read
+
+    def look(state: State) -> tuple[Picture, list[tuple[Any, ...]]]:
+        return read(state, state.netns.inode, label), read_rows(state)
+
+    picture, attachments = reading(env, look)
+    keys = [column.key for column in ATTACHMENTS]
+    value = _object(picture)
+    value["attachments"] = [dict(zip(keys, row, strict=True)) for row in attachments]
+    env.emit_objects("status", [value], lambda: _lines(env, _screen(picture, attachments)), name="path")
+
+
+def _object(picture: Picture) -> dict[str, Any]:
+    from svcctl.maps import layouts
+    from svcctl.model.binding import key_fields, listing_order
+
+    meta = picture.meta
+    value: dict[str, Any] = {
+        "path": picture.path,
+        "netns": picture.inode,
+        "cookie": meta.netns_cookie or None,
+        "version": layouts.text(meta.version),
+        "layout": meta.schema,
+        "created": utc(meta.created_ns),
+        "created_by": layouts.text(meta.created_by),
+        "group": meta.group,
+        "interrupted": bool(meta.generation & 1 or meta.swap_phase),
+        "hosts": picture.hosts,
+        "prefixes": picture.prefixes,
+    }
+    if picture.bindings is not None:
+        value["bindings"] = [
+            dict(zip(("protocol", "prefix", "port", "label"), (*key_fields(key), label), strict=True))
+            for key, label in sorted(picture.bindings.items(), key=lambda item: listing_order(item[0]))
+        ]
+    value["destinations"] = [dict(zip(DESTINATION_KEYS, row, strict=True)) for row in picture.destinations]
+    value["drops"] = picture.drops
+    value["maps"] = [{"name": one.name, "used": one.used, "max": one.max} for one in picture.fill]
+    value["writes"] = [
+        {"time": utc(one.time_ns), "uid": one.uid, "pid": one.pid, "command": layouts.text(one.command)}
+        for one in picture.writes
+    ]
+    return value
+
+
+def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Section]:
+    from svcctl.maps import layouts
+    from svcctl.model.binding import key_fields, listing_order
+    from svcctl.render.sections import Section
+
+    meta = picture.meta
+    facts = [
+        ("svcctl", __version__),
+        ("state", f"{picture.path} (layout {meta.schema}, svcctl {layouts.text(meta.version)})"),
+        ("loaded", f"{utc(meta.created_ns)} for group {meta.group}"),
+        ("dispatcher", _attached(attachments)),
+        (
+            "bindings",
+            f"{picture.hosts + picture.prefixes} ({picture.hosts} hosts, {picture.prefixes} prefixes)",
+        ),
+        ("dropped", _drops(picture.drops)),
+    ]
+    if meta.generation & 1 or meta.swap_phase:
+        facts.append(("at work", f"{layouts.text(meta.mark_command)} (pid {meta.mark_pid}), or interrupted"))
+    screen = [Section("svcctl", (), facts)]
+    if picture.bindings is not None:
+        from svcctl.cli.commands.bindings import COLUMNS as BINDINGS
+
+        keys = sorted(picture.bindings, key=listing_order)
+        screen.append(
+            Section("bindings", BINDINGS, [(*key_fields(key), picture.bindings[key]) for key in keys])
+        )
+    screen.append(Section("destinations", _DESTINATIONS, picture.destinations))
+    screen.append(Section("maps", _MAPS, [(*one, _percent(one)) for one in picture.fill]))
+    writes = [(utc(one.time_ns), one.uid, one.pid, layouts.text(one.command)) for one in picture.writes]
+    screen.append(Section("last writes", _WRITES, writes))
+    return screen
+
+
+def _attached(rows: list[tuple[Any, ...]]) -> str:
+    ours = [row for row in rows if row[8] != "foreign"]
+    others = len(rows) - len(ours)
+    extra = f"; {others} foreign at the same hook" if others else ""
+    if not ours:
+        return f"not attached{extra}"
+    _, target, _, _, program, _, since, version, up, _ = ours[0]
+    down = "recorded, but DOWN" if up == "down" else "attached"
+    return f"{down}: program {program} (svcctl {version}) on network namespace {target} since {since}{extra}"
+
+
+def _drops(drops: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {number}" for reason, number in drops.items() if number) or "0"
+
+
+def _percent(one: Fill) -> str:
+    return f"{100 * one.used / one.max:.1f} %" if one.max else "-"
+
+
+def _members(members: list[dict[str, Any]]) -> str:
+    return str(len(members))
+
+
+_DESTINATIONS = (
+    Column("LABEL", "label"),
+    Column("FAMILY", "family"),
+    Column("PROTOCOL", "protocol"),
+    Column("ID", "id", align=">", wide=True),
+    Column("SOCKETS", "members", _members, ">"),
+    Column("BINDINGS", "bindings", None, ">"),
+    Column("LOOKUPS", "lookups", None, ">"),
+    Column("NO SOCKET", "no_socket", None, ">"),
+    Column("ERRORS", "errors", None, ">"),
+)
+_MAPS = (
+    Column("MAP", "name"),
+    Column("USED", "used", None, ">"),
+    Column("MAX", "max", None, ">"),
+    Column("GROWN BY", "option"),
+    Column("FULL", "full", None, ">"),
+)
+_WRITES = (
+    Column("TIME", "time"),
+    Column("UID", "uid", None, ">"),
+    Column("PID", "pid", None, ">"),
+    Column("COMMAND", "command"),
+)
+_ALL = (
+    Column("NETNS", "netns", None, ">"),
+    Column("STATE", "state"),
+    Column("VERSION", "version"),
+    Column("BINDINGS", "bindings", None, ">"),
+    Column("LABELS", "labels", None, ">"),
+    Column("LAST WRITE", "last_write"),
+    Column("PATH", "path"),
+)
+
+
+def _lines(env: Env, sections: list[Section]) -> Iterable[str]:
+    """Boxes on a terminal, plain text elsewhere, or where rich is not installed."""
+    from svcctl.cli.env import isatty
+    from svcctl.render import sections as plain
+
+    wide = env.output == "wide"
+    if isatty(sys.stdout):
+        try:
+            from svcctl.render import panel
+
+            return panel.lines(sections, width=_width(), color=env.color, wide=wide)
+        except ModuleNotFoundError:
+            pass
+    return plain.lines(sections, headers=env.headers, wide=wide)
+
+
+def _width() -> int:
+    import os
+
+    try:
+        return max(os.get_terminal_size(sys.stdout.fileno()).columns, 40)
+    except OSError:
+        return 80
+
+
+def _all(env: Env) -> None:
+    from svcctl.cli.access import place
+    from svcctl.render import text
+    from svcctl.state.picture import read_all
+
+    found = read_all(place(env))
+    if not found:
+        env.notice("nothing is loaded")
+    objects = []
+    for one in found:
+        value: dict[str, Any] = {
+            "path": one.path,
+            "netns": one.inode,
+            "state": one.state,
+            "problem": one.problem,
+        }
+        objects.append({**value, **(_object(one.picture) if one.picture else {})})
+    env.emit_objects(
+        "status",
+        objects,
+        lambda: text.table(_ALL, [_row(one) for one in found], headers=env.headers) if found else (),
+        name="path",
+    )
+
+
+def _row(one: Other) -> tuple[Any, ...]:
+    from svcctl.maps import layouts
+
+    if one.picture is None:
+        return (one.inode, one.state, None, None, None, None, f"{one.path}: {one.problem}")
+    picture = one.picture
+    return (
+        one.inode,
+        one.state,
+        layouts.text(picture.meta.version),
+        picture.hosts + picture.prefixes,
+        len({row[0] for row in picture.destinations}),
+        utc(picture.writes[0].time_ns) if picture.writes else None,
+        one.path,
+    )

@@ -1,0 +1,61 @@
+"""What the routing table says of an address: rtnetlink(7), one question."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from _socket import AF_INET, AF_INET6, AF_NETLINK, SOCK_CLOEXEC, SOCK_RAW, socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from svcctl.host.netns import Netns
+
+_NETLINK_ROUTE = 0
+_NLMSG_ERROR = 2
+_RTM_NEWROUTE = 24
+_RTM_GETROUTE = 26
+_NLM_F_REQUEST = 1
+_RTA_DST = 1
+_RTN_LOCAL = 2
+
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_ROUTE = struct.Struct("=8BI")  # struct rtmsg: family, lengths, tos, table, protocol, scope, type; flags
+_ATTRIBUTE = struct.Struct("=HH")
+_TYPE_AT = _HEADER.size + 7
+
+
+def is_local(family: int, address: bytes, *, netns: Netns | None = None) -> bool:
+    """Whether packets to an address (family 4 or 6, 4 or 16 bytes) are for this host.
+
+    That is what local delivery asks: addresses of interfaces and `ip route add local ...` alike. Of the given
+    namespace, else the calling thread's. Raises OSError when the kernel does not answer.
+    """
+    body = _ROUTE.pack(AF_INET if family == 4 else AF_INET6, 8 * len(address), 0, 0, 0, 0, 0, 0, 0)
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address), _RTA_DST) + address
+    request = _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body
+    kernel = _connect(netns)
+    try:
+        kernel.send(request)
+        answer = kernel.recv(1 << 14)
+    finally:
+        kernel.close()
+    kind = _HEADER.unpack_from(answer)[1]
+    if kind == _NLMSG_ERROR:
+        code = -int.from_bytes(answer[_HEADER.size : _HEADER.size + 4], sys.byteorder, signed=True)
+        if code in _NO_ROUTE:
+            return False
+        raise OSError(code, os.strerror(code), "rtnetlink")
+    return kind == _RTM_NEWROUTE and answer[_TYPE_AT] == _RTN_LOCAL
+
+
+_NO_ROUTE = (13, 22, 101, 113)
+"""EACCES (prohibit), EINVAL (blackhole), ENETUNREACH (no route, or throw), EHOSTUNREACH (unreachable)."""
+
+
+def _connect(netns: Netns | None) -> socket:
+    # A netlink socket stays with the namespace it was made in.
+    if netns is None:
+        return socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, _NETLINK_ROUTE)
+    with netns.entered():
+        return socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, _NETLINK_ROUTE)

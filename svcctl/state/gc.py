@@ -1,0 +1,144 @@
+"""gc: what killed commands and dead namespaces left under a bpffs root, and labels nobody uses any more.
+
+The locks: that of the bpffs root first, then a directory's, one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from svcctl.bpf.errors import BpfError
+from svcctl.errors import LockTimeout, NotLoaded, PermissionProblem, SvcctlError
+from svcctl.maps import enums
+from svcctl.state import destinations, swap
+from svcctl.state import place as places
+from svcctl.state.lock import open_locked
+from svcctl.state.session import open_reader
+from svcctl.state.unload import (
+    clear_leftovers,
+    dead_directories,
+    find_leftovers,
+    lock_root,
+    retire_directory,
+)
+from svcctl.state.writer import is_dead, lock_state, open_writer
+
+if TYPE_CHECKING:
+    from svcctl.model.destination import Destination
+    from svcctl.state.place import Place
+    from svcctl.state.session import State
+
+
+class Removed(NamedTuple):
+    """One thing that `gc` removes: `kind` is leftover, state, pin or destination."""
+
+    kind: str
+    name: str
+    why: str
+
+
+INTERRUPTED = "left over from a load that was interrupted"
+DEAD = "its network namespace is gone"
+UNUSED = "no bindings, no live sockets"
+SWAP = "left over from an upgrade"
+
+
+def collect(place: Place, command: str) -> list[Removed]:
+    """Remove it all; what was removed. Doing it again removes nothing.
+
+    Raises NotLoaded where there is no BPF file system, PermissionProblem, LockTimeout, and what opening the
+    namespace's own state raises, except NotLoaded.
+    """
+    removed = []
+    root = lock_root(place, "gc")
+    try:
+        removed += [Removed("leftover", path, INTERRUPTED) for path in clear_leftovers(place)]
+        for path in dict.fromkeys(dead_directories(place) + _own_dead(place, command)):
+            if _retire(place, path):
+                removed.append(Removed("state", path, DEAD))
+    finally:
+        os.close(root)
+    try:
+        with open_writer(place, command) as writer:
+            pins = _swap_pins(writer)
+            unused = unused_destinations(writer)
+            if pins or unused:
+                with writer.changing():
+                    swap.drop_next(writer)
+                    for one in unused:
+                        destinations.release_if_unused(writer, one)
+            removed += _own_rows(pins, unused)
+    except NotLoaded:
+        pass
+    return removed
+
+
+def planned(place: Place) -> list[Removed]:
+    """What `collect` would remove; reads as readers do."""
+    places.check_bpffs(place.bpffs)
+    try:
+        rows = [Removed("leftover", path, INTERRUPTED) for path in find_leftovers(place)]
+        rows += [Removed("state", path, DEAD) for path in dead_directories(place)]
+    except PermissionError:
+        raise PermissionProblem(
+            f"gc: {place.bpffs}: permission denied", hint="needs root: try sudo"
+        ) from None
+    try:
+        with open_reader(place) as reader:
+            rows += _own_rows(_swap_pins(reader), unused_destinations(reader))
+    except NotLoaded:
+        pass
+    return rows
+
+
+def _own_rows(pins: list[str], unused: list[Destination]) -> list[Removed]:
+    return [Removed("pin", name, SWAP) for name in pins] + [
+        Removed("destination", str(one), UNUSED) for one in unused
+    ]
+
+
+def _own_dead(place: Place, command: str) -> list[str]:
+    """The directory that has our namespace's inode, if it is that of an earlier one: the cookie tells."""
+    try:
+        with lock_state(place, command) as writer:
+            return [writer.path] if is_dead(writer) else []
+    except LockTimeout:
+        raise
+    except (SvcctlError, BpfError):
+        return []  # none there, or broken: `check` says so, nothing is removed
+
+
+def _retire(place: Place, path: str) -> bool:
+    """Take a dead directory away, under its lock. False: it went meanwhile."""
+    try:
+        fd = open_locked(path, place)
+    except FileNotFoundError:
+        return False
+    try:
+        retire_directory(place, path)
+    finally:
+        os.close(fd)
+    return True
+
+
+def _swap_pins(state: State) -> list[str]:
+    """Pins of a swap that is not under way."""
+    meta = state.meta()
+    if meta.generation & 1 or meta.swap_phase != enums.SWAP_NONE:
+        return []
+    try:
+        return swap.next_pins(state.path)
+    except PermissionError:
+        return []  # a member of the state's group, in a dry run
+
+
+def unused_destinations(state: State) -> list[Destination]:
+    """Destinations without bindings and without live sockets: a label that was given up."""
+    if not state.has_dispatcher():
+        return []
+    return [
+        one
+        for one in destinations.read_all(state).values()
+        if not one.refs and not destinations.cookies(state, one)
+    ]

@@ -1,0 +1,145 @@
+"""The whole picture of one state directory, as plain values: what `status` shows."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from svcctl.bpf.errors import BpfError
+from svcctl.errors import NotFound, PermissionProblem, SvcctlError
+from svcctl.host.netns import Netns
+from svcctl.maps import catalog, layouts
+from svcctl.maps.layouts import U32, Meta
+from svcctl.state import counters
+from svcctl.state import place as places
+from svcctl.state.bindings import read_labels
+from svcctl.state.listing import destination_rows
+from svcctl.state.session import Reader, check_meta, need_current_schema
+from svcctl.state.unload import dead_directories
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from svcctl.maps.layouts import Writer as WriteLine
+    from svcctl.state.place import Place
+    from svcctl.state.session import State
+
+
+class Fill(NamedTuple):
+    """How full a map is; `option` grows it."""
+
+    name: str
+    used: int
+    max: int
+    option: str
+
+
+class Picture(NamedTuple):
+    """One state directory. `bindings` is 24-byte key -> label of the label asked for, None without one.
+
+    `writes` is the last ten, newest first; `hosts` and `prefixes` count bindings of full and shorter length.
+    """
+
+    path: str
+    inode: int
+    meta: Meta
+    hosts: int
+    prefixes: int
+    bindings: dict[bytes, str] | None
+    destinations: list[tuple[Any, ...]]
+    drops: dict[str, int]
+    fill: list[Fill]
+    writes: list[WriteLine]
+
+
+class Other(NamedTuple):
+    """One directory of `status --all`: `state` is own, live, dead or broken, `picture` None when it is broken."""
+
+    path: str
+    inode: int
+    state: str
+    problem: str | None
+    picture: Picture | None
+
+
+def read(state: State, inode: int, label: str | None = None) -> Picture:
+    """Read it all. Raises NotFound when nothing has the label."""
+    fill = read_fill(state)
+    used = {one.name: one.used for one in fill}
+    rows = destination_rows(state, label)
+    bindings = None
+    if label is not None:
+        bindings = {key: name for key, name in read_labels(state).items() if name == label}
+        if not rows and not bindings:
+            raise NotFound(f"status: no such label {label!r}", hint="'svcctl destinations' lists them")
+    return Picture(
+        path=state.path,
+        inode=inode,
+        meta=state.meta(),
+        hosts=used.get("exact", 0),
+        prefixes=used.get("bindings", 0),
+        bindings=bindings,
+        destinations=rows,
+        drops=counters.drops(state) if state.has_dispatcher() else {},
+        fill=fill,
+        writes=read_writes(state),
+    )
+
+
+def read_fill(state: State) -> list[Fill]:
+    """Used and most entries of each map that has them counted."""
+    found = []
+    for name, option in catalog.USAGE_OPTIONS.items():
+        if state.has_map(name):
+            data = state.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
+            usage = layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
+            found.append(Fill(name, usage.used, state.map(name).info.max_entries, option))
+    return found
+
+
+def read_writes(state: State) -> list[WriteLine]:
+    """The last ten commands that changed something, newest first."""
+    ring = state.map("writers")
+    following = state.meta().next_writer
+    found = []
+    for back in range(1, layouts.WRITERS + 1):
+        data = ring.lookup(U32.pack((following - back) % layouts.WRITERS))
+        line = layouts.WRITER.unpack(data or bytes(layouts.WRITER.size))
+        if line.time_ns:
+            found.append(line)
+    return found
+
+
+def read_all(place: Place) -> list[Other]:
+    """Every state directory under the bpffs root, by inode. Needs the right to list it: root, mostly."""
+    places.check_bpffs(place.bpffs)
+    try:
+        names = os.listdir(place.bpffs)
+    except PermissionError:
+        raise PermissionProblem(
+            f"status --all: {place.bpffs}: permission denied", hint="needs root: try sudo"
+        ) from None
+    with Netns.open(place.netns) as netns:
+        own = netns.inode
+    dead = set(dead_directories(place))
+    found = []
+    for name in names:
+        inode = places.parse_directory_name(name)
+        if inode is None:
+            continue
+        path = f"{place.bpffs}/{name}"
+        state = "dead" if path in dead else "own" if inode == own else "live"
+        try:
+            found.append(Other(path, inode, state, None, _read_one(place, path, inode)))
+        except (SvcctlError, BpfError, OSError) as error:
+            found.append(Other(path, inode, state if state == "dead" else "broken", str(error), None))
+    return sorted(found, key=lambda one: one.inode)
+
+
+def _read_one(place: Place, path: str, inode: int) -> Picture:
+    """A directory of whatever namespace: its identity is not judged, a dead one is shown as well."""
+    netns = Netns.open(place.netns)  # State owns one; nothing of it is asked
+    with Reader(place, netns, path) as reader:
+        places.check_owner(path, os.stat(path))
+        need_current_schema(check_meta(reader.meta(), reader.pin("meta")))
+        return read(reader, inode)

@@ -1,0 +1,132 @@
+"""The catalogue of maps and programs against what the built objects declare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import svcctl
+from svcctl.bpf.btf import Btf
+from svcctl.bpf.object import MapSpec, Object
+from svcctl.maps import catalog, enums, layouts
+from svcctl.maps.catalog import MapShape
+
+OWN = "el" if sys.byteorder == "little" else "eb"
+OBJECTS = Path(svcctl.__file__).parent / "objects"
+F_NO_PREALLOC, F_RDONLY_PROG = 1, 1 << 7
+
+# object -> maps it must declare, no more and no less
+DECLARES = {"state": catalog.STATE_MAPS, "dispatch": catalog.DISPATCH_MAPS}
+# Types of keys and values by name: sizes alone would not notice two structs changed for each other.
+TYPES = {
+    "meta": ("__u32", "struct svc_meta"),
+    "usage": ("__u32", "struct svc_usage"),
+    "writers": ("__u32", "struct svc_writer"),
+    "programs": ("__u32", "struct svc_program"),
+    "attachments": ("struct svc_attachment_key", "struct svc_attachment"),
+    "bindings": ("struct svc_binding_key", "struct svc_binding"),
+    "exact": ("struct svc_exact_key", "struct svc_exact"),
+    "ports": ("__u32", "struct svc_ports"),
+    "destinations": ("struct svc_destination_key", "struct svc_destination"),
+    "sockets": ("__u32", "__u64"),
+    "hints": ("__u32", "__u32"),
+    "dispatch_stats": ("__u32", "struct svc_dispatch_stats"),
+    "drop_stats": ("__u32", "__u64"),
+}
+
+
+def path(name: str) -> str:
+    return str(OBJECTS / f"{name}.bpf{OWN}.o")
+
+
+def specs(name: str) -> dict[str, MapSpec]:
+    with Object.open(path(name)) as built:
+        return built.map_specs
+
+
+@pytest.mark.parametrize("name", DECLARES)
+def test_shapes(name: str) -> None:
+    """Type, key and value size of every map, and no map that the catalogue does not know."""
+    have = {each: (spec.type, spec.key_size, spec.value_size) for each, spec in specs(name).items()}
+    assert have == {each: shape[:3] for each, shape in DECLARES[name].items()}
+
+
+def test_every_map_is_in_the_catalogue() -> None:
+    assert catalog.MAPS == catalog.STATE_MAPS | catalog.DISPATCH_MAPS
+    assert set(TYPES) == set(catalog.MAPS)
+    assert len(catalog.MAPS) == len(catalog.STATE_MAPS) + len(catalog.DISPATCH_MAPS)
+
+
+@pytest.mark.parametrize("name", DECLARES)
+def test_key_and_value_types(name: str) -> None:
+    btf = Btf.from_object(path(name))
+    assert {each: btf.map_types(each) for each in DECLARES[name]} == {
+        each: TYPES[each] for each in DECLARES[name]
+    }
+
+
+def test_sizes() -> None:
+    """Default sizes of the objects are those of the options; the others follow or are fixed."""
+    sizes = catalog.dispatch_sizes(catalog.DEFAULT_BINDINGS, catalog.DEFAULT_DESTINATIONS)
+    declared = {name: spec.max_entries for name, spec in specs("dispatch").items()}
+    fixed = {"ports": 131072, "drop_stats": len(enums.DROP_REASONS)}
+    assert declared == sizes | fixed
+    declared = {name: spec.max_entries for name, spec in specs("state").items()}
+    assert declared == {
+        "meta": 1,
+        "usage": enums.USAGE_INDEX["SVC_USAGE_MAPS"],
+        "writers": layouts.WRITERS,
+        "programs": layouts.PROGRAM_SLOTS,
+        "attachments": 1024,
+    }
+
+
+def test_flags() -> None:
+    """Only what is filled by the million is not preallocated."""
+    flags = {name: spec.flags for name, spec in (specs("state") | specs("dispatch")).items()}
+    assert {name for name, each in flags.items() if each} == {"bindings", "exact"}
+    assert {flags["bindings"], flags["exact"]} == {F_NO_PREALLOC}
+
+
+def test_usage_indices() -> None:
+    """Every map that is counted has a place of its own, named in the enum."""
+    counted = {name: shape.usage for name, shape in catalog.MAPS.items() if shape.usage is not None}
+    assert counted == {
+        name.removeprefix("SVC_USAGE_").lower(): index
+        for name, index in enums.USAGE_INDEX.items()
+        if name != "SVC_USAGE_MAPS"
+    }
+    assert set(counted) == set(catalog.USAGE_OPTIONS)
+
+
+def test_programs() -> None:
+    for shape in catalog.PROGRAMS:
+        with Object.open(path(shape.object)) as built:
+            assert built.program_sections == {shape.name: "sk_lookup"}
+        assert enums.PROGRAM_INDEX[f"SVC_PROGRAM_{shape.name.upper()}"] == shape.number
+        assert shape.number < layouts.NEXT_PROGRAMS
+
+
+def test_names_fit_the_kernel() -> None:
+    """A map's name is cut at 15 bytes; bpffs refuses a dot anywhere in a name."""
+    assert all(len(name) <= 15 for name in catalog.MAPS)
+    assert all(len(shape.name) <= 15 for shape in catalog.PROGRAMS)
+    pins = [*catalog.MAPS, *(pin for shape in catalog.PROGRAMS for pin in (shape.pin, shape.link_pin))]
+    assert len(set(pins)) == len(pins)
+    for pin in pins:
+        assert "." not in pin + catalog.NEXT
+        assert not pin.startswith(catalog.NEXT)
+
+
+def test_no_global_variables() -> None:
+    """They would be maps of their own, which nobody pins and an upgrade would lose. Constants are none."""
+    for name in DECLARES:
+        with Object.open(path(name)) as built:
+            sections = built.section_specs
+        assert all(spec.flags & F_RDONLY_PROG for spec in sections.values()), sections
+
+
+def test_shape_is_a_plain_tuple() -> None:
+    assert MapShape(1, 2, 3) == (1, 2, 3, None)

@@ -1,0 +1,134 @@
+"""kill -9 at every system call from the lock to the exit of every command that changes state.
+
+After each kill traffic goes by the old or the new rule, nothing is attached that no pin owns, the next writer
+says that it repairs and leaves state without a fault, and the same command run again completes what was begun.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.lib import cli, inspect_state, scenarios, strace
+from tests.lib.forge import forge
+from tests.lib.scenarios import Answers, Scenario, Stage
+from tests.lib.strace import Point, Trace
+from tests.lib.traffic import Traffic
+from tests.lib.world import World, scratch
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800)]
+EVERYTHING = os.environ.get("SVCCTL_CRASH") == "all"
+NEXT = ("bind", "spare", "tcp", "127.9.9.9", "9")
+UNDO_NEXT = ("unbind", "spare", "tcp", "127.9.9.9", "9")
+CHECK = cli.is_written("svcctl.cli.commands.check")
+
+
+class Attempt:
+    """One scenario, killed at one point after the other."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.stage = scenario.stage
+        self.forge = scenario.stage.forge
+        self.kills = 0
+
+    def traffic(self, when: str) -> Answers:
+        """Ask all questions; each answer must be the old or the new one."""
+        one = self.scenario
+        got = one.answers()
+        mixed = [a for a, old, new in zip(got, one.old, one.new, strict=True) if a not in (old, new)]
+        assert not mixed, f"{when}: answers {got}, before {one.old}, after {one.new}"
+        if one.whole:
+            assert got in (one.old, one.new), f"{when}: answers {got} are neither {one.old} nor {one.new}"
+        return got
+
+    def plan(self) -> Trace:
+        """Trace a plain run, after another one that makes all runs alike."""
+        one = self.scenario
+        one.set_up()
+        assert one.answers() == one.old
+        for _ in range(2):
+            found = strace.trace(self.forge, *one.command())
+            assert one.answers() == one.new
+            one.undo()
+            assert one.answers() == one.old
+        return found
+
+    def at(self, number: int, point: Point) -> None:
+        """Kill the command at one point and look at what is left."""
+        one = self.scenario
+        where = f"killed at {point.name} {point.number}"
+        done = strace.kill_at(self.forge, point, *one.command())
+        if done.code == -9:
+            self.kills += 1
+        else:
+            assert point.name in strace.UNSTEADY, f"not {where}: {done.all}"
+        got = self.traffic(where)
+        inspect_state.assert_owned()
+        self.next_writer(where)
+        if one.loaded == (True, True):
+            self.clean(where)
+            got = self.traffic(f"{where}, repaired")
+            if got == one.old and (one.old != one.new or one.free) and number % 7:
+                return  # as before it: the next kill runs the same command again
+        again = self.forge.run(*one.command())
+        assert again.code in one.again, f"{where}, run again: {again.all}"
+        assert one.answers() == one.new, f"{where}, run again"
+        if one.loaded[1]:
+            self.clean(f"{where}, run again")
+        else:
+            assert inspect_state.directories() == [], where
+            assert inspect_state.attached_programs() == [], where
+        one.undo()
+        assert one.answers() == one.old, f"{where}, led back"
+
+    def next_writer(self, where: str) -> None:
+        """Another command, which repairs before its own work, and says so."""
+        directories = inspect_state.directories()
+        published = [name for name in directories if name.endswith("_svcctl")]
+        interrupted = bool(published) and inspect_state.generation() & 1
+        done = self.forge.run(*NEXT)
+        if not published:
+            assert done.code == 3, f"{where}, next command: {done.all}"
+            return
+        assert done.code == 0, f"{where}, next command: {done.all}"
+        assert ("repairing after" in done.err) == bool(interrupted), f"{where}, next command: {done.all}"
+        self.forge.ok(*UNDO_NEXT)
+
+    def clean(self, where: str) -> None:
+        """Nothing is broken, left over or attached twice."""
+        found = inspect_state.problems()
+        assert not found, f"{where}: {found}"
+        directories = inspect_state.directories()
+        assert len(directories) == 1, f"{where}: {directories}"
+        attached = inspect_state.attached_programs()
+        assert len(attached) == 1, f"{where}: attached {attached}"
+
+
+@pytest.mark.parametrize("kind", scenarios.ALL, ids=[one.name for one in scenarios.ALL])
+def test_killed_at_every_system_call(
+    kind: type[Scenario], world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With SVCCTL_CRASH=all literally every one; else those where something can be left behind."""
+    started = time.monotonic()
+    with forge() as server, Traffic() as traffic, scratch() as directory:
+        server.setup = kind.setup
+        attempt = Attempt(kind(Stage(server, traffic, directory)))
+        found = attempt.plan()
+        points = found.points if EVERYTHING else found.changing
+        if not EVERYTHING and not kind.default:
+            points = strace.chosen(points)
+        for number, point in enumerate(points):
+            attempt.at(number, point)
+        if CHECK and kind.loaded[0]:
+            server.ok("check")
+        server.run("unload", "--yes")
+    must = sum(1 for point in points if point.name not in strace.UNSTEADY)
+    with capsys.disabled():
+        print(
+            f"\n{kind.name}: {attempt.kills} kills at {len(points)} of {len(found.points)} system calls,"
+            f" {len(found.changing)} of which can leave something behind ({time.monotonic() - started:.0f} s)"
+        )
+    assert attempt.kills >= must, f"{attempt.kills} kills, {must} points"

@@ -1,0 +1,88 @@
+"""Sockets that connections are steered to, and the question which of them answers.
+
+Nothing runs in the background: a loopback connect is complete, in the backlog of the listener it was steered
+to, before connect(2) returns, and a datagram is in its receiver's buffer before sendto(2) does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from types import TracebackType
+
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER with no time: close resets, and no port stays in TIME_WAIT."""
+
+
+class Traffic:
+    """Named listeners, closed together."""
+
+    def __init__(self) -> None:
+        self._sockets: list[tuple[str, socket.socket]] = []
+
+    def listen(
+        self, name: str, address: str, port: int, *, udp: bool = False, reuseport: bool = False
+    ) -> socket.socket:
+        """A listening TCP socket or a bound UDP socket."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        one = socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM)
+        one.setblocking(False)
+        if not udp:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuseport:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind((address, port))
+        if not udp:
+            one.listen(64)
+        self._sockets.append((name, one))
+        return one
+
+    def drop(self, one: socket.socket) -> None:
+        """Close a listener."""
+        self._sockets = [(name, other) for name, other in self._sockets if other is not one]
+        one.close()
+
+    def ask(self, address: str, port: int, *, udp: bool = False) -> str | None:
+        """The name of the socket that gets a connection or datagram to an address; None: refused."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as client:
+            client.settimeout(5)
+            try:
+                client.connect((address, port))
+                if udp:
+                    client.send(b"?")
+                else:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            except ConnectionRefusedError:
+                return None
+            return self._taker(udp)
+
+    def _taker(self, udp: bool) -> str | None:
+        found = []
+        for name, one in self._sockets:
+            if (one.type == socket.SOCK_DGRAM) != udp:
+                continue
+            with contextlib.suppress(BlockingIOError):
+                if udp:
+                    one.recv(16)
+                else:
+                    one.accept()[0].close()
+                found.append(name)
+        assert len(found) <= 1, f"one connection, several takers: {found}"
+        assert found or udp, "a connection that was made reached none of the sockets"
+        return found[0] if found else None
+
+    def close(self) -> None:
+        """Close every socket."""
+        for _, one in self._sockets:
+            one.close()
+        self._sockets.clear()
+
+    def __enter__(self) -> Traffic:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
