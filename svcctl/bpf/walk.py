@@ -40,7 +40,9 @@ def pieces(source: Map, flags: int = 0) -> Iterator[Piece]:
     started = False
     total = lost = 0
     while True:
-        errno, count = source.lookup_batch(position if started else None, position, keys, values, chunk, flags)
+        errno, count = source.lookup_batch(
+            position if started else None, position, keys, values, chunk, flags
+        )
         if errno in NOT_BATCHED and not started:
             yield from _one_by_one(source, flags)
             return

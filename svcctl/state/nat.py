@@ -6,7 +6,7 @@ connections meet, also where the two should differ.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.maps import enums
 from svcctl.maps import service_codec as codec
@@ -26,7 +26,8 @@ from svcctl.maps.service_layouts import (
     SlotKey,
 )
 from svcctl.model.alias import shares
-from svcctl.model.endpoint import Backend, Frontend, format_backend, format_frontend, format_place
+from svcctl.model.service_endpoint import Backend, Frontend, format_backend, format_frontend, format_place
+from svcctl.record import Record
 from svcctl.state.services import as_backend, need_services
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ SERVES, REFUSES, DROPS, BLOCKS, BROKEN = "serves", "refuses", "drops", "blocks",
 _FLAGS = enums.FRONTEND_LOCAL | enums.FRONTEND_FILTERED | enums.FRONTEND_HOST | enums.FRONTEND_BLOCK
 
 
-class Share(NamedTuple):
+class Share(Record):
     """A backend that a connection may get, and the exact probability; `backend` is None if its entry is missing."""
 
     id: int
@@ -57,7 +58,7 @@ class Share(NamedTuple):
         return f"?{self.id}" if self.backend is None else format_backend(self.backend)
 
 
-class Route(NamedTuple):
+class Route(Record):
     """Where a `frontends` key leads. `set` is cluster or local; `service` is None if the block names none."""
 
     frontend: Frontend

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.bpf.constants import LOCK
 from svcctl.maps import enums
@@ -28,8 +28,9 @@ from svcctl.maps.service_layouts import (
     ReverseEntry,
     ServiceValue,
 )
-from svcctl.model.endpoint import format_backend, format_place
 from svcctl.model.prefix import format_address
+from svcctl.model.service_endpoint import format_backend, format_place
+from svcctl.record import Record
 from svcctl.state.services import as_backend, need_services, read_backend
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ LIVE, EXPIRED, STALE = "live", "expired", "stale"
 """Of an entry: it counts; its time is over; what it speaks of is no more, so programs pass over it."""
 
 
-class Sticky(NamedTuple):
+class Sticky(Record):
     """One entry of `affinity`. `client` is `netns:COOKIE` or an address; `age` and `remaining` are seconds."""
 
     service: str
@@ -53,7 +54,7 @@ class Sticky(NamedTuple):
     state: str
 
 
-class Stand(NamedTuple):
+class Stand(Record):
     """One entry of `reverse`: on the socket with this cookie the backend stands for the frontend."""
 
     cookie: int

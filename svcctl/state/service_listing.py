@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from svcctl.errors import NotFound
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import BACKEND, SERVICE_STATS, ServiceStats
 from svcctl.model.constants import FAMILY_NAMES
-from svcctl.model.endpoint import ACTIVE, KIND_NAMES, STATE_NAMES, format_backend, format_frontend
 from svcctl.model.service import (
     ALGORITHM_NAMES,
     FRONTEND_FILTERED,
@@ -17,6 +15,7 @@ from svcctl.model.service import (
     blocks_of,
     frontend_flags,
 )
+from svcctl.model.service_endpoint import ACTIVE, KIND_NAMES, STATE_NAMES, format_backend, format_frontend
 from svcctl.state import services
 
 if TYPE_CHECKING:
@@ -53,7 +52,9 @@ def all_stats(state: State) -> list[ServiceStats]:
 
 def total(rows: list[ServiceStats]) -> ServiceStats:
     """The sum of several lanes."""
-    return ServiceStats(*(sum(column) for column in zip(*rows, strict=True))) if rows else ServiceStats(*[0] * 8)
+    return (
+        ServiceStats(*(sum(column) for column in zip(*rows, strict=True))) if rows else ServiceStats(*[0] * 8)
+    )
 
 
 def policy_text(service: Service) -> str:
