@@ -11,7 +11,9 @@ import selectors
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +39,7 @@ _REASONS = {
 }
 
 
-class Response(NamedTuple):
+class Response(Record):
     """An answer: status code, content type, body."""
 
     status: int

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from svcctl.record import Record
 
 
-class DestinationSample(NamedTuple):
+class DestinationSample(Record):
     """One destination: `family` 4 or 6, `protocol` an IP protocol number, counters since it was made.
 
     `bindings` is the reference count writers keep: exact, or after a killed command too high until the next
@@ -22,7 +22,7 @@ class DestinationSample(NamedTuple):
     errors: int
 
 
-class MapSample(NamedTuple):
+class MapSample(Record):
     """How full a map is, and how many entries it can have."""
 
     name: str
@@ -30,7 +30,7 @@ class MapSample(NamedTuple):
     max: int
 
 
-class AttachmentSample(NamedTuple):
+class AttachmentSample(Record):
     """One place where a program should be attached, and whether it is."""
 
     kind: str
@@ -40,7 +40,7 @@ class AttachmentSample(NamedTuple):
     up: bool
 
 
-class Snapshot(NamedTuple):
+class Snapshot(Record):
     """The state at one moment. Times are seconds since 1970.
 
     `interrupted`: a writer has marked a change and not finished it. `consistent` is False when writers

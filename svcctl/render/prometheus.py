@@ -6,9 +6,10 @@ imports and nothing else. Tests hold the output against `promtool check metrics`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.model.constants import FAMILY_NAMES, PROTOCOL_NAMES
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Sample(NamedTuple):
+class Sample(Record):
     """One value and its labels, in the order they are printed."""
 
     labels: tuple[tuple[str, str], ...]
     value: int | float
 
 
-class Family(NamedTuple):
+class Family(Record):
     """One metric: `type` is gauge or counter."""
 
     name: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.errors import SvcctlError
 from svcctl.maps import enums
+from svcctl.record import Record
 from svcctl.state.audit import Finding, audit, pins
 from svcctl.state.recover import mend, recover, repair_all
 from svcctl.state.unload import clear_leftovers, find_leftovers, lock_root
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
-class Report(NamedTuple):
+class Report(Record):
     """`found` is what was broken; of that `mended` was mended and `left` needs a decision (only with repair)."""
 
     path: str

@@ -201,3 +201,10 @@ def release_if_unused(writer: Writer, destination: Destination) -> bool:
         usage = writer.usage("destinations")
         writer.put_usage("destinations", usage._replace(used=max(usage.used - 1, 0)))
     return True
+
+
+def release_unused(writer: Writer) -> None:
+    """Delete every destination without bindings and live sockets, such as one a dead command had just made."""
+    if writer.has_dispatcher():
+        for destination in read_all(writer).values():
+            release_if_unused(writer, destination)

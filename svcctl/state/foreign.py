@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from errno import EACCES, ENOENT, EPERM
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import iter_links, query_programs
 from svcctl.bpf.map import Map
 from svcctl.bpf.program import Program
 from svcctl.maps import catalog
+from svcctl.record import Record
 
 if TYPE_CHECKING:
     from svcctl.host.netns import Netns
 
 
-class Foreign(NamedTuple):
+class Foreign(Record):
     """A program attached to the namespace. What may not be looked at is None; `position` counts from 1.
 
     `ours` is True when it is a dispatcher of svcctl, judged by its name and those of its maps. `load_time_ns`

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.errors import Conflict
 from svcctl.maps import catalog, layouts
+from svcctl.record import Record
 from svcctl.state import attach, swap
 from svcctl.state.programs import load_object
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
-class AttachPlan(NamedTuple):
+class AttachPlan(Record):
     """What `attach netns` has to do: make maps, load the program, make the link; nothing when all are False."""
 
     maps: bool

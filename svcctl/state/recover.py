@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import SvcctlError
 from svcctl.maps import enums, layouts
-from svcctl.state import swap
+from svcctl.state import destinations, swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,8 @@ def recover(writer: Writer, *, say: bool = True) -> list[Finding]:
     else:
         swap.drop_next(writer)
     _, left = mend(lambda: audit(writer))
+    if not any(one.invariant == "pins" for one in left):
+        destinations.release_unused(writer)
     if left and say:
         writer.place.notice(f"{len(left)} problems need a decision: 'svcctl check' lists them")
     meta = writer.meta()

@@ -214,9 +214,20 @@ def need_current_schema(meta: Meta) -> None:
 class Reader(State):
     """Read-only look at the state. Holds no lock after it was opened."""
 
+    identity = (0, 0)
+    """Device and inode of the directory that was opened."""
+
     def generation(self) -> int:
         """meta.generation now: odd while a writer is at work."""
         return self.meta().generation
+
+    def is_published(self) -> bool:
+        """Whether the directory is still the one that was opened: pins of another may have been mixed in."""
+        try:
+            status = os.stat(self.path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return (status.st_dev, status.st_ino) == self.identity
 
 
 def open_reader(place: Place) -> Reader:
@@ -231,7 +242,9 @@ def open_reader(place: Place) -> Reader:
         fd = _open_directory(path, netns.inode, place)
         reader = Reader(place, netns, path)
         try:
-            places.check_owner(path, os.fstat(fd))
+            status = os.fstat(fd)
+            reader.identity = status.st_dev, status.st_ino
+            places.check_owner(path, status)
             if os.access(path, os.R_OK):
                 lockable = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
@@ -301,13 +314,14 @@ def read_consistent(place: Place, read: Callable[[Reader], T]) -> tuple[T, bool]
                     time.sleep(0.01 * 3**attempt)
                     continue
                 result = read(reader)
-                if not before & 1 and reader.generation() == before:
+                if not before & 1 and reader.generation() == before and reader.is_published():
                     reader.check_maps(reader.opened())
                     return result, True
                 if last:
                     return result, False
-        except Incompatible:
-            if last:
+        except (Incompatible, BpfError) as error:
+            # EAGAIN: a walk that writers keep sending back to its start.
+            if last or (isinstance(error, BpfError) and error.errno != errno.EAGAIN):
                 raise
             time.sleep(0.01)
     raise AssertionError("unreachable")

@@ -269,7 +269,13 @@ def check_programs(writer: Writer) -> None:
 
 
 def check_map_ids(state: State, names: tuple[str, ...]) -> None:
-    """Refuse to change what no packet would meet: a pinned map the program does not read, a link that was lost."""
+    """Refuse to change what no packet would meet: a pinned map the program does not read, a link that was lost.
+
+    Any map that is missing is missed now, and not when half the work is done.
+    """
+    for name in catalog.MAPS:
+        if not os.path.lexists(state.pin(name)):
+            raise places.missing_pin(state.pin(name))
     state.check_maps(names)
     shape = catalog.DISPATCH
     if os.path.lexists(state.pin(shape.link_pin)):

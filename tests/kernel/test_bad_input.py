@@ -68,9 +68,8 @@ def like(*examples: str) -> st.SearchStrategy[str]:
     def mutate(draw: st.DrawFn) -> str:
         text = draw(st.sampled_from(examples))
         at = draw(st.integers(0, len(text)))
-        return text[:at] + draw(st.sampled_from(["", "0", "-", " ", "/", ":", ".", "%", "\n", "é", "\x00", "x"])) + text[
-            at + draw(st.integers(0, 1)) :
-        ]  # fmt: skip
+        put = draw(st.sampled_from(["", "0", "-", " ", "/", ":", ".", "%", "\n", "é", "\x00", "x"]))
+        return text[:at] + put + text[at + draw(st.integers(0, 1)) :]
 
     return mutate()
 

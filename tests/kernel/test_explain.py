@@ -54,8 +54,8 @@ class Random:
         self.sockets: list[socket.socket] = []
 
     def step(self) -> None:
-        actions = (self.bind,) * 5 + (self.unbind,) * 3 + (self.register,) * 4 + (self.close, self.shutdown)
-        actions += (self.connect, self.unregister, self.hint)
+        actions = [self.bind] * 5 + [self.unbind] * 3 + [self.register] * 4
+        actions += [self.close, self.shutdown, self.connect, self.unregister, self.hint]
         with contextlib.suppress(Conflict, NotFound, Full):
             self.random.choice(actions)()
 

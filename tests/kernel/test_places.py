@@ -275,9 +275,8 @@ def test_root_without_capabilities_loads_nothing(world: World) -> None:
     """Owner of bpffs, but bpf(2) is refused: the capabilities are named, nothing is left behind."""
     if Path("/proc/sys/kernel/unprivileged_bpf_disabled").read_text().strip() == "0":
         pytest.skip("unprivileged bpf() is allowed here")
-    ran = svc_process(
-        "load", "--max-bindings", 100, prefix=["setpriv", "--bounding-set=-all", "--inh-caps=-all"], code=4
-    )
+    none = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    ran = svc_process("load", "--max-bindings", 100, prefix=none, code=4)
     assert_one_error(ran, codes=(4,))
     assert "CAP_BPF" in ran.err
     assert states(world.bpffs) == []

@@ -61,9 +61,5 @@ def _marks(decorators: Iterable[ast.expr]) -> Iterator[tuple[str, list[str]]]:
         call = decorator if isinstance(decorator, ast.Call) else None
         target = call.func if call else decorator
         if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "pytest.mark":
-            yield (
-                target.attr,
-                [ast.literal_eval(word) for word in call.args if isinstance(word, ast.Constant)]
-                if call
-                else [],
-            )
+            words = call.args if call else []
+            yield target.attr, [str(word.value) for word in words if isinstance(word, ast.Constant)]

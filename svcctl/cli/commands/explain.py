@@ -109,13 +109,8 @@ def _facts(found: Explained) -> Iterator[tuple[str, str]]:
         for number, one in enumerate(found.members):
             yield ("sockets" if not number else "", _member_text(one, one is found.chosen))
         if found.stats:
-            yield (
-                "counters",
-                (
-                    f"{found.stats.lookups} lookups, {found.stats.no_socket} refused without a socket,"
-                    f" {found.stats.errors} errors"
-                ),
-            )
+            lookups, refused, errors = found.stats
+            yield "counters", f"{lookups} lookups, {refused} refused without a socket, {errors} errors"
     if not found.attached:
         yield "dispatcher", "not attached: bindings have no effect ('svcctl attach netns')"
     if found.foreign:

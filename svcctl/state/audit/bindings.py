@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from sys import byteorder
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from svcctl.errors import UsageProblem
 from svcctl.maps import layouts
@@ -14,6 +14,7 @@ from svcctl.model.constants import FAMILY_NAMES, PROTOCOL_NAMES
 from svcctl.model.destination import Destination
 from svcctl.model.label import check_label
 from svcctl.model.prefix import mask_address
+from svcctl.record import Record
 from svcctl.state import destinations
 from svcctl.state.audit.finding import Finding
 from svcctl.state.bindings import encode_value, map_key, port_index
@@ -27,7 +28,7 @@ NAMED = 20
 """Wrong port counts that are named one by one; after a lost update of the whole map there are 131072."""
 
 
-class Owners(NamedTuple):
+class Owners(Record):
     """Destinations by id, (id, raw key) of those whose name is none, and how many entries there are in all."""
 
     by_id: dict[int, Destination]

@@ -77,11 +77,11 @@ def _programs(writer: Writer, pinned: ProgramInfo | None) -> Iterator[Finding]:
             f"the record of program {pinned.id} names other maps than the kernel",
             partial(_record, writer, pinned),
         )
-    held = foreign.map_names(pinned.map_ids)
-    for name in catalog.PROGRAM_READS:
+    astray = [name for name in catalog.PROGRAM_READS if writer.map(name).info.id not in pinned.map_ids]
+    # Names take CAP_SYS_ADMIN, which a sound state must not need.
+    held = salvage.held_maps(writer) if astray else {}
+    for name in astray:
         have = writer.map(name).info.id
-        if have in pinned.map_ids:
-            continue
         # Writers refuse such a pin, so nothing of svcctl's is in it: the program's map is the one to have.
         message = f"pinned map {name!r} is {have}, program {pinned.id} reads {held.get(name)}"
         if name in held:

@@ -1,0 +1,1 @@
+"""Measurements: each figure beside a peer measured in the same run, interleaved, never asserted by a test."""
