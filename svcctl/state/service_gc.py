@@ -78,11 +78,15 @@ def collect(writer: Writer, garbage: Garbage) -> None:
 
 def describe(garbage: Garbage) -> list[tuple[str, str, str]]:
     """(kind, name, why) of each thing, as `gc` prints it; memories are counted, not listed."""
-    rows = [("drain", f"{service} {backend}", "its time is over") for service, backend in garbage.drains]
+    rows = [
+        ("drain", f"drain of {service} {backend}", "its time is over") for service, backend in garbage.drains
+    ]
     if garbage.reverse:
-        rows.append(("reverse", f"{len(garbage.reverse)} entries", "their sockets are gone"))
+        rows.append(("reverse", f"{len(garbage.reverse)} reverse entries", "no socket needs them"))
     if garbage.affinity:
-        rows.append(("affinity", f"{len(garbage.affinity)} entries", "expired, or of services that are gone"))
+        rows.append(
+            ("affinity", f"{len(garbage.affinity)} affinity entries", "expired, or of services that are gone")
+        )
     return rows
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from svcctl.cli.options import argument, noun
 from svcctl.cli.service_params import SERVICE
 from svcctl.render.records import Column
+from svcctl.render.times import utc
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
@@ -60,14 +61,18 @@ def command(env: Env, name: str | None) -> None:
     that were given a backend, NO_BACKEND those refused because there was none.
     """
     from svcctl.cli.access import reading
-    from svcctl.render.times import utc
     from svcctl.state.service_listing import service_rows
 
     def read(state: State) -> list[tuple[Any, ...]]:
         return service_rows(state, name)
 
-    rows = [(*row[:-1], utc(row[-1])) for row in reading(env, read)]
+    rows = [shown(row) for row in reading(env, read)]
     if not rows and env.output in ("text", "wide"):
         env.notice("no services")
         return
     env.emit("services", rows, COLUMNS)
+
+
+def shown(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row as COLUMNS have it: the time as text."""
+    return (*row[:-1], utc(row[-1]))
