@@ -159,6 +159,13 @@ def routes(state: State) -> list[Route]:
     return sorted(found, key=lambda one: one.frontend)
 
 
+def route_names(state: State) -> list[str]:
+    """The frontends there are, by address, without following them."""
+    keys = (FRONTEND_KEY.unpack(key) for key, _ in state.map("frontends").items())
+    found = sorted(codec.decode_frontend(*key[:3]) for key in keys if key.port)
+    return [format_frontend(one) for one in found]
+
+
 def route_of(state: State, key: bytes) -> Route | None:
     """Where one key leads, None if there is no such entry."""
     data = state.map("frontends").lookup(key)

@@ -37,7 +37,8 @@ class Fill(NamedTuple):
 class Picture(NamedTuple):
     """One state directory. `bindings` is 24-byte key -> label of the label asked for, None without one.
 
-    `services` is None without service maps, and when a label was asked for. `writes` is the last ten, newest first; `hosts` and `prefixes` count bindings of full and shorter length.
+    `services` is None without service maps, and when a label was asked for. `writes` is the last ten, newest
+    first; `hosts` and `prefixes` count bindings of full and shorter length.
     """
 
     path: str
