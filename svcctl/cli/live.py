@@ -15,8 +15,9 @@ _LIMIT = 200_000
 
 
 def candidates(kind: str, env: Env) -> Iterator[str]:
-    """Values of a kind (label, prefix, address, port, endpoint, service, frontend, backend) that the state has, each once, in order.
+    """Values of a kind that the state has, each once, in order.
 
+    Kinds: label, prefix, address, port, endpoint, service, frontend, backend.
     Raises what opening the state raises; the caller shows nothing then. Any other kind has none.
     """
     find = _KINDS.get(kind)
@@ -29,6 +30,8 @@ def candidates(kind: str, env: Env) -> Iterator[str]:
     with open_reader(place(env)) as reader:
         if reader.has_map(BALANCER.marker) if kind in _OF_SERVICES else reader.has_dispatcher():
             yield from find(reader)
+        if kind == "endpoint" and reader.has_map(BALANCER.marker):
+            yield from _frontends(reader)
 
 
 def _labels(state: State) -> Iterator[str]:
