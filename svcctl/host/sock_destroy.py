@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TCP, UDP = 6, 17
 # Of <net/tcp_states.h>: ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 _TCP_CONNECTED = sum(1 << state for state in (1, 2, 3, 4, 5, 8, 9, 11))
+_TIME_WAIT = 1 << 6
 _UDP_CONNECTED = 1 << sock_diag.ESTABLISHED
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -89,12 +90,12 @@ class Diag:
         return self._dump(AF_INET6, protocol, states, _destination(AF_INET6, address, port))
 
     def cookies(self) -> set[int]:
-        """The cookies of all TCP and UDP sockets in any state that the kernel lists."""
+        """The cookies of all TCP and UDP sockets that the kernel lists, but those in time-wait: nobody has them."""
         return {
             one.cookie
             for family in (AF_INET, AF_INET6)
             for protocol in (TCP, UDP)
-            for one in self._dump(family, protocol, 0xFFFFFFFF, b"")
+            for one in self._dump(family, protocol, ~_TIME_WAIT & 0xFFFFFFFF, b"")
         }
 
     def destroy(self, peer: Peer) -> bool:

@@ -192,10 +192,16 @@ def _affine(state: State, names: Names, route: Route, seconds: int) -> Affine | 
     cookie = state.netns.cookie()
     if not cookie or route.block is None:
         return None
-    client = cookie.to_bytes(8, sys.byteorder) + bytes(8)
+    # Programs put the family behind the cookie: a client has a backend of each.
+    client = cookie.to_bytes(8, sys.byteorder) + bytes((route.frontend.family,)) + bytes(7)
     data = state.map("affinity").lookup(
         AFFINITY_KEY.pack(AffinityKey(route.block.service, enums.CLIENT_COOKIE, client))
     )
+    if data is None:
+        client = cookie.to_bytes(8, sys.byteorder) + bytes(8)
+        data = state.map("affinity").lookup(
+            AFFINITY_KEY.pack(AffinityKey(route.block.service, enums.CLIENT_COOKIE, client))
+        )
     if data is None:
         return None
     value = AFFINITY.unpack(data)

@@ -71,9 +71,7 @@ def collect(place: Place, command: str) -> list[Removed]:
                     for one in unused:
                         destinations.release_if_unused(writer, one)
             removed += _own_rows(pins, unused)
-            garbage = service_gc.find(writer)
-            service_gc.collect(writer, garbage)
-            removed += _service_rows(place, garbage)
+            removed += _service_rows(place, service_gc.collect(writer))
     except NotLoaded:
         pass
     return removed

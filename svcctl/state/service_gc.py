@@ -59,12 +59,17 @@ def find(state: State) -> Garbage:
     return Garbage(reverse, tuple(_dead_clients(state)), drains, unsure)
 
 
-def collect(writer: Writer, garbage: Garbage) -> None:
-    """Remove what `find` found. An entry that came to life meanwhile stays."""
-    if garbage.drains:
-        end_overdue(writer)
+def collect(writer: Writer) -> Garbage:
+    """Remove it; what was removed. An entry that came to life meanwhile stays.
+
+    Drains come first: the sockets they end leave entries behind.
+    """
+    if not writer.has_map(catalog.BALANCER.marker):
+        return Garbage((), (), (), None)
+    drains = tuple((service, format_backend(backend)) for service, backend in end_overdue(writer))
+    garbage = find(writer)._replace(drains=drains)
     if not (garbage.reverse or garbage.affinity):
-        return
+        return garbage
     with writer.changing():
         keys = b"".join(map(U64.pack, garbage.reverse))
         writer.map("reverse").delete_many(keys, len(garbage.reverse))
@@ -74,6 +79,7 @@ def collect(writer: Writer, garbage: Garbage) -> None:
             data = affinity.lookup(key)
             if data is not None and _is_over(names, key, data, time.monotonic_ns()):
                 affinity.delete(key)
+    return garbage
 
 
 def describe(garbage: Garbage) -> list[tuple[str, str, str]]:
@@ -82,12 +88,16 @@ def describe(garbage: Garbage) -> list[tuple[str, str, str]]:
         ("drain", f"drain of {service} {backend}", "its time is over") for service, backend in garbage.drains
     ]
     if garbage.reverse:
-        rows.append(("reverse", f"{len(garbage.reverse)} reverse entries", "no socket needs them"))
+        rows.append(("reverse", _count(len(garbage.reverse), "reverse"), "no socket needs them"))
     if garbage.affinity:
         rows.append(
-            ("affinity", f"{len(garbage.affinity)} affinity entries", "expired, or of services that are gone")
+            ("affinity", _count(len(garbage.affinity), "affinity"), "expired, or of services that are gone")
         )
     return rows
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what} {'entry' if number == 1 else 'entries'}"
 
 
 def _dead_sockets(state: State) -> tuple[tuple[int, ...], str | None]:
