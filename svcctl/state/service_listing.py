@@ -135,10 +135,11 @@ def _result(chosen: BackendSet, flags: int) -> str:
 def backend_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]:
     """One row a membership, by service and address: see `svcctl.cli.commands.backends.COLUMNS`."""
     rows = []
+    found = find_services(state, name)
     picks: dict[int, int] = {}
     if name is None:
         picks = {one.id: one.picks for one in map(BACKEND.unpack, _values(state))}
-    for one in find_services(state, name).values():
+    for one in found.values():
         pairs = sorted(zip(one.service.members, one.backends, strict=True))
         for member, number in pairs:
             if name is not None:

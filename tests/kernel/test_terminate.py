@@ -23,13 +23,9 @@ from svcctl.state.service_gc import find
 from svcctl.state.session import open_reader
 from svcctl.state.terminate import terminate
 from svcctl.state.writer import open_writer
-from tests.lib.child import needs_root
-from tests.lib.outgoing import OTHER_NETNS, cgroup, client, udp_receiver
+from tests.lib.outgoing import OTHER_NETNS, balancer, clear_services, client, udp_receiver
 from tests.lib.run import ok, svcctl
-from tests.lib.svc import svc
-from tests.lib.world import world
 
-SIZES = ("--max-services", "100", "--max-backends", "200", "--max-sockets", "1000")
 ENDED = errno.ENOTCONN
 """What getpeername of an ended UDP socket says."""
 V6 = "socket.AF_INET6"
@@ -38,10 +34,7 @@ V6 = "socket.AF_INET6"
 @pytest.fixture(scope="module")
 def attached() -> Iterator[str]:
     """The path of a cgroup with the balancer, in a world for all tests of this file."""
-    needs_root()
-    with world(), cgroup() as path:
-        svc("load", "--max-bindings", 100, "--max-destinations", 10)
-        ok("attach", "cgroup", path, *SIZES)
+    with balancer() as path:
         yield path
 
 
@@ -51,9 +44,7 @@ def group(attached: str) -> Iterator[str]:
     ok("service", "add", "dns", "--frontend", "10.96.0.53:53/udp", "--frontend", "10.96.0.53:53/tcp")
     ok("backend", "add", "dns", "127.0.0.2:5300", "127.0.0.3:5300")
     yield attached
-    for name in ok("services", "-o", "name").out.split():
-        ok("service", "delete", name)
-    ok("gc")
+    clear_services()
 
 
 def only(backend: str) -> None:

@@ -11,7 +11,11 @@ import time
 from collections.abc import Iterator
 
 from svcctl.host.cgroup import mount_point
-from tests.lib.child import Child, child
+from tests.lib.child import Child, child, needs_root
+from tests.lib.run import ok
+from tests.lib.world import world
+
+SIZES = ("--max-services", "100", "--max-backends", "200", "--max-sockets", "1000")
 
 SO_COOKIE = 57
 _numbers = itertools.count()
@@ -36,6 +40,23 @@ def cgroup() -> Iterator[str]:
                 if error.errno != errno.EBUSY or attempt == 99:
                     raise
                 time.sleep(0.02)  # a process that was waited for leaves its cgroup a moment later
+
+
+@contextlib.contextmanager
+def balancer(*load: str) -> Iterator[str]:
+    """A world of its own with the balancer on a new cgroup, whose path it gives. `load`: more options of load."""
+    needs_root()
+    with world(), cgroup() as path:
+        ok("load", "--max-bindings", "100", "--max-destinations", "10", *load)
+        ok("attach", "cgroup", path, *SIZES)
+        yield path
+
+
+def clear_services() -> None:
+    """Remove every service, and what is remembered of them."""
+    for name in ok("services", "-o", "name").out.splitlines():
+        ok("service", "delete", name)
+    ok("gc")
 
 
 @contextlib.contextmanager
