@@ -184,10 +184,17 @@ def pin_error(error: BpfError, path: str) -> SvcctlError:
             f"open {path}: {os.strerror(error.errno)}",
             hint="needs root, or for reading: the group of 'svcctl load --group' (before Linux 5.19 with CAP_BPF)",
         )
+    if not is_wrong_pin(error):
+        return SvcctlError(f"open {path}: {error.strerror}")
     return Incompatible(
         f"open {path}: not a pinned object of the right kind ({os.strerror(error.errno or 0)})",
         hint="'svcctl check' lists what is broken; 'svcctl unload' clears it",
     )
+
+
+def is_wrong_pin(error: BpfError) -> bool:
+    """Whether an open failed for what the pin is, and will again; not for want of memory or descriptors."""
+    return error.errno in (errno.EINVAL, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 
 def check_meta(meta: Meta, path: str) -> Meta:
