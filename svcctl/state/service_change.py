@@ -94,7 +94,7 @@ def plan_change(state: State, have: Stored | None, want: Service | None) -> Chan
     for family in families(want) if want else ():
         if family not in lanes:
             if following >= state.map("current").info.max_entries:
-                lanes[family] = _free_lane(state, set(lanes.values()))
+                lanes[family] = free_lane(state, set(lanes.values()))
             else:
                 lanes[family] = following
                 following += 1
@@ -107,7 +107,7 @@ def plan_change(state: State, have: Stored | None, want: Service | None) -> Chan
     return change
 
 
-def _free_lane(state: State, taken: set[int]) -> int:
+def free_lane(state: State, taken: set[int]) -> int:
     """A lane nobody has, once all have been handed out. Raises Full."""
     used = {lane for one in services.read_all(state).values() for lane in one.lanes.values()} | taken
     largest = state.map("current").info.max_entries
