@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Convert = Callable[[bytes], bytes]
 
-COUNTERS = ("dispatch_stats", "drop_stats")
+COUNTERS = ("dispatch_stats", "drop_stats", "service_stats")
 ETHERNET_HEADER = 14
 
 
@@ -148,7 +148,7 @@ def all_slots(destination: int) -> CopyRequest:
 
 def _converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:
     """Functions for key and value of one entry, None where the layout is the present one."""
-    key_layout, value_layout = catalog.LAYOUTS[name]
+    key_layout, value_layout = catalog.map_layouts(name)
     shape = catalog.MAPS[name]
     info = old.info
     key = _converter(name, old, key_layout, info.btf_key_type_id) if info.key_size != shape.key_size else None

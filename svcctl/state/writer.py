@@ -273,7 +273,7 @@ def check_map_ids(state: State, names: tuple[str, ...]) -> None:
 
     Any map that is missing is missed now, and not when half the work is done.
     """
-    for name in catalog.MAPS:
+    for name in (*catalog.STATE_MAPS, *catalog.DISPATCH_MAPS):
         if not os.path.lexists(state.pin(name)):
             raise places.missing_pin(state.pin(name))
     state.check_maps(names)
