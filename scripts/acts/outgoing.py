@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -125,10 +126,8 @@ def _leave(cgroup: Path) -> None:
     """Move what is left in the cgroup to its parent and remove it."""
     for _ in range(50):
         for pid in (cgroup / "cgroup.procs").read_text().split():
-            try:
+            with contextlib.suppress(OSError):
                 (cgroup.parent / "cgroup.procs").write_text(pid)
-            except OSError:
-                pass
         try:
             cgroup.rmdir()
             return
