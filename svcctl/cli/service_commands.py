@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from svcctl.cli.env import Env
     from svcctl.model.service import Service
+    from svcctl.model.service_plan import Step
     from svcctl.state.services import Stored
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -53,14 +54,9 @@ def change_service(
         if then is not None and have is not None:
             then(state, have)
     if is_empty(plan):
-        env.emit_changes([Change(UNCHANGED, "service", name)])
+        env.emit_changes([Change(UNCHANGED, "service", name, words=_words("unchanged", "leave", "service"))])
     else:
-        env.emit_changes(
-            [
-                Change(_ACTIONS[step.action], step.kind, step.name, step.note or None, {"service": name})
-                for step in steps(plan, name)
-            ]
-        )
+        env.emit_changes([_change(step, name) for step in steps(plan, name)])
     return have, want
 
 
@@ -77,4 +73,15 @@ def _end_drains(env: Env, writer: Writer) -> None:
         env.warn(f"end drains that are over: {error}")
 
 
-_ACTIONS = {"added": "created", "changed": "changed", "deleted": "deleted"}
+_ACTIONS = {"added": ("created", "add"), "changed": ("changed", "change"), "deleted": ("deleted", "delete")}
+
+
+def _change(step: Step, service: str) -> Change:
+    """One step of a service's plan as a record: `added backend 10.1.0.1:80`."""
+    action, todo = _ACTIONS[step.action]
+    words = _words(step.action, todo, step.kind)
+    return Change(action, step.kind, step.name, step.note or None, {"service": service}, words)
+
+
+def _words(done: str, todo: str, kind: str) -> tuple[str, str]:
+    return f"{done} {kind}", f"{todo} {kind}"

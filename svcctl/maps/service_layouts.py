@@ -4,6 +4,8 @@ commands that know no services need not load it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from svcctl.maps.layouts import Layout
 from svcctl.record import Record
 
@@ -248,6 +250,26 @@ SERVICE_FRONTEND = Layout("svc_service_frontend", ServiceFrontendValue, "16s H B
 MEMBER = Layout("svc_service_member", MemberValue, "I I I I Q Q")
 BACKEND_KEY = Layout("svc_backend_key", BackendKey, "16s H H")
 BACKEND_ID = Layout("svc_backend_id", BackendId, "I I 32s 64s")
+
+MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
+    "config": (None, CONFIG),
+    "frontends": (FRONTEND_KEY, FRONTEND),
+    "current": (None, CURRENT),
+    "blocks": (None, BLOCK),
+    "slots": (SLOT_KEY, SLOT),
+    "members": (MEMBER_KEY, None),
+    "backends": (None, BACKEND),
+    "service_stats": (None, SERVICE_STATS),
+    "node_addresses": (NODE_KEY, None),
+    "affinity": (AFFINITY_KEY, AFFINITY),
+    "reverse": (None, REVERSE),
+    "service_names": (SERVICE_NAME, None),
+    "services": (None, SERVICE),
+    "service_fronts": (ITEM_KEY, SERVICE_FRONTEND),
+    "service_members": (ITEM_KEY, MEMBER),
+    "backend_ids": (BACKEND_KEY, BACKEND_ID),
+}
+"""As catalog.LAYOUTS, of the service maps."""
 
 ALL = (
     FRONTEND_KEY, FRONTEND, CURRENT, BLOCK, SLOT_KEY, SLOT, MEMBER_KEY, BACKEND, AFFINITY_KEY, AFFINITY,

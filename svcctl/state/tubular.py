@@ -15,7 +15,7 @@ from svcctl.bpf.errors import BpfError
 from svcctl.bpf.map import Map
 from svcctl.errors import Conflict, Incompatible, NotFound
 from svcctl.maps import layouts
-from svcctl.maps.layouts import U32, CopyRequest
+from svcctl.maps.layouts import U32
 from svcctl.model.binding import Binding, format_binding
 from svcctl.model.constants import IPV4, IPV6, TCP, UDP
 from svcctl.model.destination import DestinationKey
@@ -135,7 +135,7 @@ def _sockets(
             if found is None or destinations.cookies(writer, found):
                 continue  # registered with svcctl already
             destinations.put(writer, found._replace(slots=found.slots | 1))
-            requests.append(CopyRequest(number, found.id * layouts.SOCKETS_PER_DESTINATION, 1))
+            requests.append(migrate.CopyRequest(number, found.id * layouts.SOCKETS_PER_DESTINATION, 1))
             done.append((str(key), cookie))
         migrate.copy_sockets(sockets, writer.map("sockets"), requests)
     for name, cookie in done:

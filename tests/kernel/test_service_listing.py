@@ -361,10 +361,10 @@ def test_nothing_there(group: str, noun: str) -> None:
 
 def test_as_a_member_of_the_group(mixed: str) -> None:
     code = "serve('127.0.0.1', 8081); serve('127.0.0.2', 8082); tcp('a', '10.96.0.10', 80)"
-    words: list[tuple[str, ...]] = [(noun, "-o", "json") for noun in NOUNS]
-    words += [("explain", "10.96.0.10:80/tcp", "-o", "json"), ("metrics", "-o", "json")]
+    words = [(noun, "-o", "json") for noun in NOUNS]
+    words += [("explain", "10.96.0.10:80/tcp", "-o", "json"), ("metrics", "-o", "json")]  # type: ignore[list-item]
     words += [("status", "-o", "json"), ("attachments", "-o", "json")]
-    words += [("backend", "delete", "web", "127.0.0.1:8081", "--dry-run")]
+    words += [("backend", "delete", "web", "127.0.0.1:8081", "--dry-run")]  # type: ignore[list-item]
 
     def look() -> list[tuple[int, str, str]]:
         return [tuple(svcctl(*one)) for one in words]  # type: ignore[misc]

@@ -83,7 +83,7 @@ def _object(found: Explained, source: Prefix | None) -> dict[str, Any]:
         "reasons": found.explanation.reasons,
         "attached": found.attached,
         "local": found.local,
-        "foreign": found.foreign,
+        "foreign": found.foreign or None,  # others than root cannot know
     }
 
 

@@ -63,7 +63,7 @@ def command(env: Env, label: str | None, every: bool) -> None:
 
 def _object(picture: Picture) -> dict[str, Any]:
     from svcctl.maps import layouts
-    from svcctl.model.binding import key_fields, listing_order
+    from svcctl.model.listing import listing_rows
 
     meta = picture.meta
     value: dict[str, Any] = {
@@ -81,8 +81,8 @@ def _object(picture: Picture) -> dict[str, Any]:
     }
     if picture.bindings is not None:
         value["bindings"] = [
-            dict(zip(("protocol", "prefix", "port", "label"), (*key_fields(key), label), strict=True))
-            for key, label in sorted(picture.bindings.items(), key=lambda item: listing_order(item[0]))
+            dict(zip(("protocol", "prefix", "port", "label"), row, strict=True))
+            for row in listing_rows(picture.bindings)
         ]
     value["destinations"] = [dict(zip(DESTINATION_KEYS, row, strict=True)) for row in picture.destinations]
     if picture.services is not None:
@@ -102,7 +102,7 @@ def _object(picture: Picture) -> dict[str, Any]:
 
 def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Section]:
     from svcctl.maps import layouts
-    from svcctl.model.binding import key_fields, listing_order
+    from svcctl.model.listing import listing_rows
     from svcctl.render.sections import Section
 
     meta = picture.meta
@@ -124,10 +124,7 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
     if picture.bindings is not None:
         from svcctl.cli.commands.bindings import COLUMNS as BINDINGS
 
-        keys = sorted(picture.bindings, key=listing_order)
-        screen.append(
-            Section("bindings", BINDINGS, [(*key_fields(key), picture.bindings[key]) for key in keys])
-        )
+        screen.append(Section("bindings", BINDINGS, list(listing_rows(picture.bindings))))
     screen.append(Section("destinations", _DESTINATIONS, picture.destinations))
     if picture.services:
         from svcctl.cli.commands.services import COLUMNS as SERVICES
