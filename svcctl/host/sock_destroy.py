@@ -1,8 +1,7 @@
 """Sockets connected to an address, and ending them: sock_diag(7) with a filter, and SOCK_DESTROY.
 
-By raw netlink, as sock_diag.py: of SOCK_DESTROY pyroute2 (0.9) has the number but no call, its dump takes no
-filter by destination, so every socket of every namespace would be decoded in Python to be thrown away there, and
-importing it takes longer than all of this.
+By raw netlink, as sock_diag.py: of SOCK_DESTROY pyroute2 (0.9) has the number but no call, it does not filter by
+the peer's address, and importing it takes longer than all of this.
 """
 
 from __future__ import annotations
