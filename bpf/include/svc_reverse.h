@@ -116,8 +116,8 @@ static __always_inline __u32 remembered(const struct svc_request *req,
 			break;
 		}
 	}
-	/* The first in the order needs no second look. */
-	if (!req->is_connect && at > nth(0))
+	if (!req->is_connect && at >= 0 &&
+	    !(req->is_connected && at == CONNECTION))
 		used_last(reverse_of, at);
 	bpf_spin_unlock(&reverse_of->lock);
 	return backend && is_member(block, backend) ? backend : 0;
