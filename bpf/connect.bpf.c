@@ -359,6 +359,10 @@ static __always_inline int outgoing6(struct bpf_sock_addr *ctx, int is_connect,
 	word[1] = ctx->user_ip6[1];
 	word[2] = ctx->user_ip6[2];
 	word[3] = ctx->user_ip6[3];
+	/* Of a socket bound to a v4-mapped address, zero is IPv4's. */
+	if (is_connect && sk && !(word[0] | word[1] | word[2] | word[3]) &&
+	    sk->src_ip6[2] == bpf_htonl(0xffff))
+		word[2] = bpf_htonl(0xffff);
 	zero_is_loopback(req.key.address);
 	req.cookie = bpf_get_socket_cookie(ctx);
 	if (!is_connect && sk && sk->dst_port) {
