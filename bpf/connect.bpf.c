@@ -11,7 +11,7 @@
  * these hooks, and a refusal is EPERM there; elsewhere EHOSTUNREACH.
  */
 #include <linux/bpf.h>
-#include "svc_select.h"
+#include "svc_reverse.h"
 #include <bpf/bpf_endian.h>
 
 #define AF_INET 2
@@ -24,18 +24,6 @@
 
 #define REFUSE 0
 #define PASS 1
-
-/* Before BPF_F_... there was no way to say it: the compiler must not merge
- * context loads of two branches into one from a computed offset. */
-#define NOT_MERGED() asm volatile("" ::: "memory")
-
-struct request {
-	struct svc_frontend_key key;
-	struct svc_pick pick;
-	__u64 cookie; /* of the socket */
-	int is_udp;
-	int is_connect;
-};
 
 static __always_inline struct svc_config *configuration(void)
 {
@@ -95,10 +83,10 @@ static __always_inline int is_node_address(const __u8 *address)
 	return class && *class == SVC_NODE_OWN;
 }
 
-/* 1: found, 0: no service, -1: would not hold still, -2: a blocked address. */
+/* 1: found, 0: no service, -1: did not hold still, -2: a blocked address. */
 static __always_inline int find_target(struct bpf_sock_addr *ctx,
 				       const struct svc_config *conf,
-				       const struct request *req,
+				       const struct svc_request *req,
 				       struct svc_target *target)
 {
 	struct svc_frontend_key other = {};
@@ -133,114 +121,40 @@ static __always_inline int find_target(struct bpf_sock_addr *ctx,
 	return 0;
 }
 
-/* A UDP socket's earlier choice for this frontend, while its backend may still
- * be chosen. */
-static __always_inline __u32 remembered(const struct request *req, __u32 block,
-					__u32 service)
+static __always_inline void refuse_empty(const struct svc_block *block,
+					 struct svc_service_stats *stats)
 {
-	struct svc_reverse *reverse_of;
-	__u32 backend = 0;
-
-	reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
-	if (!reverse_of)
-		return 0;
-	bpf_spin_lock(&reverse_of->lock);
-	for (int i = 0; i < SVC_REVERSE_ENTRIES; i++) {
-		struct svc_reverse_entry *entry = &reverse_of->entries[i];
-
-		if (entry->service == service &&
-		    entry->frontend_port == req->key.port &&
-		    !__builtin_memcmp(entry->frontend_address,
-				      req->key.address, 16))
-			backend = entry->backend;
+	if (block->verdict == SVC_VERDICT_DROP) {
+		__sync_fetch_and_add(&stats->dropped, 1);
+		count_drop(SVC_DROP_VERDICT);
+	} else {
+		__sync_fetch_and_add(&stats->no_backend, 1);
+		count_drop(SVC_DROP_NO_BACKEND);
 	}
-	bpf_spin_unlock(&reverse_of->lock);
-	return backend && is_member(block, backend) ? backend : 0;
 }
 
-static __always_inline void fill_entry(struct svc_reverse_entry *entry,
-				       const struct request *req)
+/* The families have blocks of their own, so a client has an entry for each. */
+static __always_inline void client_of(struct bpf_sock_addr *ctx,
+				      const struct svc_request *req,
+				      struct svc_affinity_key *client)
 {
-	__builtin_memcpy(entry->backend_address, req->pick.address, 16);
-	__builtin_memcpy(entry->frontend_address, req->key.address, 16);
-	entry->backend_port = req->pick.port;
-	entry->frontend_port = req->key.port;
-	entry->service = req->pick.service;
-	entry->lane = req->pick.lane;
-	entry->backend = req->pick.backend;
-}
+	__u64 cookie = bpf_get_netns_cookie(ctx);
 
-static __always_inline int same_backend(const struct svc_reverse_entry *entry,
-					const __u8 *address, __u16 port)
-{
-	return entry->service && entry->backend_port == port &&
-	       !__builtin_memcmp(entry->backend_address, address, 16);
-}
-
-/* Note which frontend the backend stands for on this socket. What is noted
- * already is not written again; a backend has one frontend, the last one used. */
-static __always_inline int remember(const struct request *req)
-{
-	struct svc_reverse *reverse_of, fresh = {};
-	int slot = -1;
-
-	reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
-	if (!reverse_of) {
-		fill_entry(&fresh.entries[0], req);
-		fresh.next = 1;
-		return bpf_map_update_elem(&reverse, &req->cookie, &fresh,
-					   BPF_NOEXIST) == 0;
-	}
-	bpf_spin_lock(&reverse_of->lock);
-	for (int i = 0; i < SVC_REVERSE_ENTRIES; i++) {
-		struct svc_reverse_entry *entry = &reverse_of->entries[i];
-
-		if (same_backend(entry, req->pick.address, req->pick.port)) {
-			if (entry->service != req->pick.service ||
-			    entry->frontend_port != req->key.port ||
-			    __builtin_memcmp(entry->frontend_address,
-					     req->key.address, 16))
-				fill_entry(entry, req);
-			slot = i;
-			break;
-		}
-	}
-	if (slot < 0) {
-		__u32 next = reverse_of->next % SVC_REVERSE_ENTRIES;
-
-		fill_entry(&reverse_of->entries[next], req);
-		reverse_of->next = next + 1;
-	}
-	bpf_spin_unlock(&reverse_of->lock);
-	return 1;
-}
-
-/* A socket now talks to this address as itself: nothing stands for it. */
-static __always_inline void forget(const struct request *req)
-{
-	struct svc_reverse *reverse_of;
-
-	reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
-	if (!reverse_of)
-		return;
-	bpf_spin_lock(&reverse_of->lock);
-	for (int i = 0; i < SVC_REVERSE_ENTRIES; i++) {
-		struct svc_reverse_entry *entry = &reverse_of->entries[i];
-
-		if (same_backend(entry, req->key.address, req->key.port))
-			entry->service = 0;
-	}
-	bpf_spin_unlock(&reverse_of->lock);
+	client->service = req->service;
+	client->kind = SVC_CLIENT_COOKIE;
+	__builtin_memcpy(client->client, &cookie, sizeof(cookie));
+	client->client[8] = is_v4(req->key.address) ? SVC_IPV4 : SVC_IPV6;
 }
 
 /* One try. Counts and remembers only what is final. */
 static __always_inline int choose(struct bpf_sock_addr *ctx,
 				  const struct svc_config *conf,
 				  const struct svc_target *target,
-				  struct request *req)
+				  struct svc_request *req)
 {
-	struct svc_block *block;
+	struct svc_affinity_key client = {};
 	struct svc_service_stats *stats;
+	struct svc_block *block;
 	__u32 seconds, earlier = 0, lane = target->lane;
 	int found, affine = 0;
 
@@ -254,56 +168,58 @@ static __always_inline int choose(struct bpf_sock_addr *ctx,
 		return SVC_FOUND_REFUSE;
 	}
 	if (!block->slots) {
-		if (block->verdict == SVC_VERDICT_DROP) {
-			__sync_fetch_and_add(&stats->dropped, 1);
-			count_drop(SVC_DROP_VERDICT);
-		} else {
-			__sync_fetch_and_add(&stats->no_backend, 1);
-			count_drop(SVC_DROP_NO_BACKEND);
-		}
+		refuse_empty(block, stats);
 		return SVC_FOUND_REFUSE;
 	}
-	req->pick.service = block->service;
+	req->service = block->service;
 	req->pick.lane = lane;
-
-	if (req->is_udp)
-		earlier = remembered(req, block->block, block->service);
 	seconds = block->affinity_seconds;
 	if (!seconds && req->is_udp && !req->is_connect)
 		seconds = conf->udp_affinity_seconds;
-	if (earlier && read_backend(earlier, &req->pick)) {
-		/* The same flow as before, not a new connection. */
-		if (req->is_connect) {
-			__sync_fetch_and_add(&stats->connections, 1);
-			__sync_fetch_and_add(&stats->remembered, 1);
-			count_pick(earlier);
-		}
-		return SVC_FOUND_BACKEND;
-	}
-	if (seconds) {
-		struct svc_affinity_key client = {};
-		__u64 cookie = bpf_get_netns_cookie(ctx);
+	if (seconds)
+		client_of(ctx, req, &client);
 
-		client.kind = SVC_CLIENT_COOKIE;
-		__builtin_memcpy(client.client, &cookie, sizeof(cookie));
-		found = pick_affine(block, &client, seconds, &req->pick, &affine);
+	/* A flow stays where it is; a new connection goes by affinity first. */
+	if (req->is_udp && !(req->is_connect && seconds))
+		earlier = remembered(req, block->block);
+	if (earlier && read_backend(earlier, &req->pick)) {
+		if (!req->is_connect) {
+			if (seconds)
+				touch_affinity(&client, earlier);
+			return SVC_FOUND_BACKEND;
+		}
+		__sync_fetch_and_add(&stats->remembered, 1);
 	} else {
-		found = pick_random(block, &req->pick);
+		found = seconds ? pick_affine(block, &client, seconds,
+					      &req->pick, &affine) :
+				  pick_random(block, &req->pick);
+		if (found != SVC_FOUND_BACKEND)
+			return found;
+		if (affine)
+			__sync_fetch_and_add(&stats->affinity, 1);
 	}
-	if (found != SVC_FOUND_BACKEND)
-		return found;
 	__sync_fetch_and_add(&stats->connections, 1);
-	if (affine)
-		__sync_fetch_and_add(&stats->affinity, 1);
-	count_pick(req->pick.backend);
+	count_pick(&req->pick);
 	if (!remember(req))
 		__sync_fetch_and_add(&stats->reverse_full, 1);
 	return SVC_FOUND_BACKEND;
 }
 
+static __always_inline int refuse_unstable(const struct svc_target *target)
+{
+	struct svc_service_stats *stats;
+	__u32 lane = target->lane;
+
+	stats = bpf_map_lookup_elem(&service_stats, &lane);
+	if (lane && stats)
+		__sync_fetch_and_add(&stats->unstable, 1);
+	count_drop(SVC_DROP_UNSTABLE);
+	return SVC_FOUND_REFUSE;
+}
+
 /* The whole decision; req->pick is set when it is SVC_FOUND_BACKEND. */
 static __always_inline int balance(struct bpf_sock_addr *ctx,
-				   struct request *req)
+				   struct svc_request *req)
 {
 	struct svc_config *conf = configuration();
 	struct svc_target target = {};
@@ -315,9 +231,8 @@ static __always_inline int balance(struct bpf_sock_addr *ctx,
 		return SVC_FOUND_NOTHING;
 	if (conf->flags & SVC_CONFIG_HOST_ONLY && !is_node_socket(ctx, conf))
 		return SVC_FOUND_NOTHING;
-	zero_is_loopback(req->key.address);
-	req->cookie = bpf_get_socket_cookie(ctx);
 
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < SVC_TRIES; i++) {
 		found = find_target(ctx, conf, req, &target);
 		if (found == -2) {
@@ -328,8 +243,7 @@ static __always_inline int balance(struct bpf_sock_addr *ctx,
 		    !is_node_socket(ctx, conf))
 			found = 0;
 		if (!found) {
-			if (req->is_connect)
-				forget(req);
+			forget(req);
 			return SVC_FOUND_NOTHING;
 		}
 		if (found > 0) {
@@ -338,12 +252,28 @@ static __always_inline int balance(struct bpf_sock_addr *ctx,
 				return found;
 		}
 	}
-	count_drop(SVC_DROP_UNSTABLE);
-	return SVC_FOUND_REFUSE;
+	return refuse_unstable(&target);
+}
+
+/* What a datagram to an address comes to on a socket that has a peer. Only the
+ * peer's answers come in, so there is no other backend to choose. */
+static __always_inline int by_connection(struct svc_request *req,
+					 const __u8 *peer, __u16 peer_port)
+{
+	req->is_connected = 1;
+	/* Control data without an address makes the kernel ask about the peer
+	 * of a v4-mapped socket: a backend already, and not to be replaced. */
+	if (req->key.port == peer_port && same_address(req->key.address, peer))
+		return SVC_FOUND_NOTHING;
+	if (!is_own_connection(req, peer, peer_port))
+		return SVC_FOUND_CHANGED;
+	__builtin_memcpy(req->pick.address, peer, 16);
+	req->pick.port = peer_port;
+	return SVC_FOUND_BACKEND;
 }
 
 static __always_inline int protocol_of(struct bpf_sock_addr *ctx,
-				       struct request *req)
+				       struct svc_request *req)
 {
 	__u32 protocol = ctx->protocol;
 
@@ -375,15 +305,26 @@ static __always_inline int refused(int errno_helper)
 static __always_inline int outgoing4(struct bpf_sock_addr *ctx, int is_connect,
 				     int errno_helper)
 {
-	struct request req = { .is_connect = is_connect };
-	int found;
+	struct svc_request req = { .is_connect = is_connect };
+	struct bpf_sock *sk = ctx->sk;
+	int found = SVC_FOUND_CHANGED;
 
 	/* sendmsg without an address but with control data: family and address
 	 * are 0, and so is the port. */
 	if (!protocol_of(ctx, &req))
 		return PASS;
 	set_v4(req.key.address, ctx->user_ip4);
-	found = balance(ctx, &req);
+	zero_is_loopback(req.key.address);
+	req.cookie = bpf_get_socket_cookie(ctx);
+	if (!is_connect && sk && sk->dst_port) {
+		__u64 peer[2];
+
+		set_v4((__u8 *)peer, sk->dst_ip4);
+		found = by_connection(&req, (__u8 *)peer,
+				      bpf_ntohs(sk->dst_port));
+	}
+	if (found == SVC_FOUND_CHANGED)
+		found = balance(ctx, &req);
 	if (found == SVC_FOUND_REFUSE)
 		return refused(errno_helper);
 	/* A lane has backends of its own family only. */
@@ -399,9 +340,10 @@ static __always_inline int outgoing4(struct bpf_sock_addr *ctx, int is_connect,
 static __always_inline int outgoing6(struct bpf_sock_addr *ctx, int is_connect,
 				     int errno_helper)
 {
-	struct request req = { .is_connect = is_connect };
+	struct svc_request req = { .is_connect = is_connect };
 	__u32 *word = (__u32 *)req.key.address;
-	int found;
+	struct bpf_sock *sk = ctx->sk;
+	int found = SVC_FOUND_CHANGED;
 
 	if (!protocol_of(ctx, &req))
 		return PASS;
@@ -409,7 +351,21 @@ static __always_inline int outgoing6(struct bpf_sock_addr *ctx, int is_connect,
 	word[1] = ctx->user_ip6[1];
 	word[2] = ctx->user_ip6[2];
 	word[3] = ctx->user_ip6[3];
-	found = balance(ctx, &req);
+	zero_is_loopback(req.key.address);
+	req.cookie = bpf_get_socket_cookie(ctx);
+	if (!is_connect && sk && sk->dst_port) {
+		__u64 peer[2];
+
+		word = (__u32 *)peer;
+		word[0] = sk->dst_ip6[0];
+		word[1] = sk->dst_ip6[1];
+		word[2] = sk->dst_ip6[2];
+		word[3] = sk->dst_ip6[3];
+		found = by_connection(&req, (__u8 *)peer,
+				      bpf_ntohs(sk->dst_port));
+	}
+	if (found == SVC_FOUND_CHANGED)
+		found = balance(ctx, &req);
 	if (found == SVC_FOUND_REFUSE)
 		return refused(errno_helper);
 	if (found == SVC_FOUND_BACKEND) {
@@ -423,52 +379,14 @@ static __always_inline int outgoing6(struct bpf_sock_addr *ctx, int is_connect,
 	return PASS;
 }
 
-/* The frontend that an address stands for on this socket, if its service still
- * exists: a deleted or re-used id names nobody. */
-static __always_inline int stands_for(struct bpf_sock_addr *ctx, __u8 *address,
-				      __u16 *port)
+static __always_inline int incoming4(struct bpf_sock_addr *ctx, int is_peer)
 {
-	struct svc_reverse *reverse_of;
-	struct svc_block *block;
-	__u8 frontend[16];
-	__u64 cookie;
-	__u16 frontend_port = 0;
-	__u32 service = 0, lane = 0;
-
-	cookie = bpf_get_socket_cookie(ctx);
-	reverse_of = bpf_map_lookup_elem(&reverse, &cookie);
-	if (!reverse_of)
-		return 0;
-	bpf_spin_lock(&reverse_of->lock);
-	for (int i = 0; i < SVC_REVERSE_ENTRIES; i++) {
-		struct svc_reverse_entry *entry = &reverse_of->entries[i];
-
-		if (same_backend(entry, address, *port)) {
-			__builtin_memcpy(frontend, entry->frontend_address, 16);
-			frontend_port = entry->frontend_port;
-			service = entry->service;
-			lane = entry->lane;
-			break;
-		}
-	}
-	bpf_spin_unlock(&reverse_of->lock);
-	if (!service)
-		return 0;
-	block = current_block(lane, 0);
-	if (!block || block->service != service)
-		return 0;
-	__builtin_memcpy(address, frontend, 16);
-	*port = frontend_port;
-	return 1;
-}
-
-static __always_inline int incoming4(struct bpf_sock_addr *ctx)
-{
-	__u8 address[16];
 	__u16 port = bpf_ntohs((__u16)ctx->user_port);
+	__u64 address[2];
 
-	set_v4(address, ctx->user_ip4);
-	if (stands_for(ctx, address, &port) && is_v4(address)) {
+	set_v4((__u8 *)address, ctx->user_ip4);
+	if (stands_for(bpf_get_socket_cookie(ctx), is_peer, address, &port) &&
+	    is_v4((__u8 *)address)) {
 		__u32 *word = (__u32 *)address;
 
 		ctx->user_ip4 = word[3];
@@ -477,17 +395,17 @@ static __always_inline int incoming4(struct bpf_sock_addr *ctx)
 	return PASS;
 }
 
-static __always_inline int incoming6(struct bpf_sock_addr *ctx)
+static __always_inline int incoming6(struct bpf_sock_addr *ctx, int is_peer)
 {
-	__u8 address[16];
-	__u32 *word = (__u32 *)address;
 	__u16 port = bpf_ntohs((__u16)ctx->user_port);
+	__u64 address[2];
+	__u32 *word = (__u32 *)address;
 
 	word[0] = ctx->user_ip6[0];
 	word[1] = ctx->user_ip6[1];
 	word[2] = ctx->user_ip6[2];
 	word[3] = ctx->user_ip6[3];
-	if (stands_for(ctx, address, &port)) {
+	if (stands_for(bpf_get_socket_cookie(ctx), is_peer, address, &port)) {
 		ctx->user_ip6[0] = word[0];
 		ctx->user_ip6[1] = word[1];
 		ctx->user_ip6[2] = word[2];
@@ -548,25 +466,25 @@ int sendmsg6_eperm(struct bpf_sock_addr *ctx)
 SEC("cgroup/recvmsg4")
 int recvmsg4(struct bpf_sock_addr *ctx)
 {
-	return incoming4(ctx);
+	return incoming4(ctx, 0);
 }
 
 SEC("cgroup/recvmsg6")
 int recvmsg6(struct bpf_sock_addr *ctx)
 {
-	return incoming6(ctx);
+	return incoming6(ctx, 0);
 }
 
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	return incoming4(ctx);
+	return incoming4(ctx, 1);
 }
 
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	return incoming6(ctx);
+	return incoming6(ctx, 1);
 }
 
 /* What a socket had goes with it, however it used its address. */
@@ -575,7 +493,9 @@ int sock_release(struct bpf_sock *ctx)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 
-	bpf_map_delete_elem(&reverse, &cookie);
+	/* Most sockets have nothing; deleting takes a lock even so. */
+	if (bpf_map_lookup_elem(&reverse, &cookie))
+		bpf_map_delete_elem(&reverse, &cookie);
 	return PASS;
 }
 

@@ -24,12 +24,11 @@ struct svc_target {
 	__u32 flags; /* of the frontend */
 };
 
-/* A backend and whose it is. */
 struct svc_pick {
-	__u32 backend;
-	__u32 service;
-	__u32 lane;
 	__u8 address[16];
+	__u64 *picks; /* the backend's counter */
+	__u32 backend;
+	__u32 lane;
 	__u16 port;
 };
 
@@ -42,31 +41,24 @@ static __always_inline __u32 frontend_check(const struct svc_frontend_key *key)
 		word[4] * SVC_CHECK_4) >> SVC_FRONTEND_CHECK_SHIFT;
 }
 
-/* 1: found, 0: no such frontend, -1: it would not hold still. */
+/* 1: found, 0: no such frontend, -1: it did not hold still. */
 static __always_inline int find_frontend(const struct svc_frontend_key *key,
 					 struct svc_target *target)
 {
-	__u32 check = frontend_check(key);
+	union {
+		__u64 word;
+		struct svc_frontend entry;
+	} read;
+	const volatile __u64 *value = bpf_map_lookup_elem(&frontends, key);
 
-	for (int i = 0; i < SVC_TRIES; i++) {
-		union {
-			__u64 word;
-			struct svc_frontend entry;
-		} read;
-		const volatile __u64 *value;
-
-		value = bpf_map_lookup_elem(&frontends, key);
-		if (!value)
-			return 0;
-		read.word = *value;
-		if (read.entry.mark >> SVC_FRONTEND_CHECK_SHIFT == check) {
-			target->lane = read.entry.lane;
-			target->flags = read.entry.mark &
-					((1 << SVC_FRONTEND_CHECK_SHIFT) - 1);
-			return 1;
-		}
-	}
-	return -1;
+	if (!value)
+		return 0;
+	read.word = *value;
+	if (read.entry.mark >> SVC_FRONTEND_CHECK_SHIFT != frontend_check(key))
+		return -1;
+	target->lane = read.entry.lane;
+	target->flags = read.entry.mark & ((1 << SVC_FRONTEND_CHECK_SHIFT) - 1);
+	return 1;
 }
 
 static __always_inline struct svc_block *current_block(__u32 lane, int local)
@@ -107,16 +99,15 @@ static __always_inline int read_backend(__u32 id, struct svc_pick *pick)
 		return 0;
 	__builtin_memcpy(pick->address, backend->address, 16);
 	pick->port = backend->port;
+	pick->picks = &backend->picks;
 	pick->backend = id;
 	return 1;
 }
 
-static __always_inline void count_pick(__u32 id)
+static __always_inline void count_pick(const struct svc_pick *pick)
 {
-	struct svc_backend *backend = bpf_map_lookup_elem(&backends, &id);
-
-	if (backend)
-		__sync_fetch_and_add(&backend->picks, 1);
+	if (pick->picks)
+		__sync_fetch_and_add(pick->picks, 1);
 }
 
 /* Exact for any weights: slot by one draw, backend or alias by another. */
@@ -139,12 +130,26 @@ static __always_inline int pick_random(const struct svc_block *block,
 	return read_backend(id, pick) ? SVC_FOUND_BACKEND : SVC_FOUND_CHANGED;
 }
 
+/* Still running, and in the block this connection selects from. Another CPU may
+ * have noted a later time than ours. */
+static __always_inline int is_affine(const struct svc_affinity *known,
+				     const struct svc_block *block,
+				     __u32 seconds, __u64 now,
+				     struct svc_pick *pick)
+{
+	__s64 idle = now - known->used_ns;
+
+	return idle < (__s64)(seconds * 1000000000ULL) &&
+	       is_member(block->block, known->backend) &&
+	       read_backend(known->backend, pick);
+}
+
 /*
  * The client's earlier backend, if it is still a member of the block this
  * connection selects from; else a new one, remembered. Sliding time-out.
  */
 static __always_inline int pick_affine(const struct svc_block *block,
-				       struct svc_affinity_key *client,
+				       const struct svc_affinity_key *client,
 				       __u32 seconds, struct svc_pick *pick,
 				       int *was_affine)
 {
@@ -152,27 +157,40 @@ static __always_inline int pick_affine(const struct svc_block *block,
 	__u64 now = bpf_ktime_get_ns();
 	int found;
 
-	client->service = block->service;
 	known = bpf_map_lookup_elem(&affinity, client);
-	if (known && now - known->used_ns < seconds * 1000000000ULL &&
-	    is_member(block->block, known->backend) &&
-	    read_backend(known->backend, pick)) {
+	if (known && is_affine(known, block, seconds, now, pick)) {
 		known->used_ns = now;
 		*was_affine = 1;
 		return SVC_FOUND_BACKEND;
 	}
 	found = pick_random(block, pick);
-	if (found == SVC_FOUND_BACKEND) {
-		if (known) {
-			known->backend = pick->backend;
-			known->used_ns = now;
-		} else {
-			fresh.backend = pick->backend;
-			fresh.used_ns = now;
-			bpf_map_update_elem(&affinity, client, &fresh, BPF_ANY);
-		}
+	if (found != SVC_FOUND_BACKEND)
+		return found;
+	if (known) {
+		/* In place: a full LRU map evicts others for a new value. */
+		known->backend = pick->backend;
+		known->used_ns = now;
+		return found;
+	}
+	fresh.backend = pick->backend;
+	fresh.used_ns = now;
+	if (bpf_map_update_elem(&affinity, client, &fresh, BPF_NOEXIST)) {
+		/* The client's other connection was faster. */
+		known = bpf_map_lookup_elem(&affinity, client);
+		if (known && is_affine(known, block, seconds, now, pick))
+			*was_affine = 1;
 	}
 	return found;
+}
+
+/* A client's flow goes on: so does the time-out of what it came by. */
+static __always_inline void touch_affinity(const struct svc_affinity_key *client,
+					   __u32 backend)
+{
+	struct svc_affinity *known = bpf_map_lookup_elem(&affinity, client);
+
+	if (known && known->backend == backend)
+		known->used_ns = bpf_ktime_get_ns();
 }
 
 #endif

@@ -104,7 +104,9 @@ enum svc_client_kind {
 struct svc_affinity_key {
 	__u32 service;
 	__u32 kind; /* enum svc_client_kind */
-	__u8 client[16]; /* cookie in the first 8 bytes, host byte order */
+	/* Cookie in the first 8 bytes, host byte order; then, of a cookie, the
+	 * family: they have different backends. */
+	__u8 client[16];
 };
 _Static_assert(sizeof(struct svc_affinity_key) == 24, "svc_affinity_key");
 
@@ -129,7 +131,7 @@ _Static_assert(sizeof(struct svc_reverse_entry) == 48, "svc_reverse_entry");
 
 struct svc_reverse {
 	struct bpf_spin_lock lock;
-	__u32 next; /* entry that is replaced next */
+	__u32 next; /* entry that sendmsg replaces next */
 	struct svc_reverse_entry entries[SVC_REVERSE_ENTRIES];
 };
 _Static_assert(sizeof(struct svc_reverse) == 200, "svc_reverse");
@@ -159,7 +161,8 @@ struct svc_config {
 	__u32 node_ports; /* frontends with the zero address */
 	__u32 blocked; /* frontends with SVC_FRONTEND_BLOCK */
 	__u32 udp_affinity_seconds; /* of unconnected UDP, 0: none */
-	__u32 reserved[10];
+	__u64 drain_ns; /* CLOCK_REALTIME; the first drain ends then or later, 0: none */
+	__u32 reserved[8];
 };
 _Static_assert(sizeof(struct svc_config) == 64, "svc_config");
 

@@ -138,13 +138,14 @@ class ServiceStats(Record):
 
 
 class Config(Record):
-    """struct svc_config."""
+    """struct svc_config. `drain_ns` (CLOCK_REALTIME): no drain ends before; 0: none does."""
 
     node_cookie: int
     flags: int
     node_ports: int
     blocked: int
     udp_affinity_seconds: int
+    drain_ns: int = 0
     reserved: bytes = b""
 
 
@@ -239,7 +240,7 @@ AFFINITY = Layout("svc_affinity", AffinityValue, "I I Q")
 REVERSE_ENTRY = Layout("svc_reverse_entry", ReverseEntry, "16s 16s H H I I I")
 REVERSE = Layout("svc_reverse", Reverse, "I I 192s")
 SERVICE_STATS = Layout("svc_service_stats", ServiceStats, "Q Q Q Q Q Q Q Q")
-CONFIG = Layout("svc_config", Config, "Q I I I I 40s")
+CONFIG = Layout("svc_config", Config, "Q I I I I Q 32s")
 NODE_KEY = Layout("svc_node_key", NodeKey, "I 16s")
 SERVICE_NAME = Layout("svc_service_name", ServiceName, "255s B")
 SERVICE = Layout("svc_service", ServiceValue, "255s B 64s I I I I I I I I Q I I")

@@ -7,7 +7,8 @@ is missing, unknown, repeated or of another type is refused, because half a file
 peer reads a missing prefix as `::/0`.
 
 The outer object and the array are walked here and only the entries are given to the JSON decoder, one by
-one: an error is found at the entry that has it, and a million entries never exist at once as objects.
+one: an error is found at the entry that has it, and a million entries never exist at once as objects. Where
+nothing is wrong bindings_quick.py takes hundreds of entries at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 from svcctl.errors import UsageProblem
 from svcctl.model.bad_value import BadValue, show
 from svcctl.model.binding import HEADER_BITS, KEY, key_fields
+from svcctl.model.bindings_quick import BOTH, QUOTES, find_end, read_piece
 from svcctl.model.constants import IPV4, TCP, UDP
 from svcctl.model.label import check_label
 from svcctl.model.prefix import split_prefix
@@ -26,7 +28,6 @@ from svcctl.model.prefix import split_prefix
 SCHEMA = 1
 
 _KEYS = ("label", "protocol", "prefix", "port")
-_BOTH: tuple[int, ...] = (TCP, UDP)
 _PROTOCOLS: dict[str, tuple[int, ...]] = {"tcp": (TCP,), "udp": (UDP,)}
 _SPACES = (" ", "\n", "\r", "\t")
 _not_space = re.compile(r"[^ \t\n\r]").search
@@ -34,10 +35,6 @@ _comma = re.compile(r"[ \t\n\r]*,[ \t\n\r]*").match
 _entry_at = json.JSONDecoder().raw_decode
 # Objects as tuples of pairs: told apart from arrays, and repeated keys are still there. Costs a third more.
 _value_at = json.JSONDecoder(object_pairs_hook=tuple).raw_decode
-# Double quotes in the text of a sound entry, by its number of keys: two a key, two a string. A repeated key
-# that the dict does not show any more has left at least two too many. (So does a quote in a label, which is
-# why the number alone proves nothing.)
-_QUOTES = {3: 3 * 2 + 2 * 2, 4: 4 * 2 + 3 * 2}
 
 
 class FileProblem(UsageProblem):
@@ -144,7 +141,16 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
     labels: dict[str, str] = {}
     keys_of_entry = bytearray()
     pack = KEY.pack
+    slowly_until = 0  # a piece that was not plainly right is read entry by entry
     while True:
+        if at >= slowly_until:
+            end, following = find_end(text, at)
+            counts = read_piece(text, at, end, want, labels) if end > at else None
+            if counts is not None:
+                keys_of_entry += counts
+                at = following
+                continue
+            slowly_until = following if end > at else len(text)
         index = len(keys_of_entry)
         start = at
         try:
@@ -153,7 +159,7 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
             raise _from_decoder(error, text, f"$.bindings[{index}]") from None
         try:
             raw_label, prefix, port = entry["label"], entry["prefix"], entry["port"]
-            protocols = _BOTH if len(entry) == len(_KEYS) - 1 else _PROTOCOLS[entry["protocol"]]
+            protocols = BOTH if len(entry) == len(_KEYS) - 1 else _PROTOCOLS[entry["protocol"]]
         except (KeyError, TypeError):
             raise _refused_entry(text, start, index) from None
         if (
@@ -161,7 +167,7 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
             or not 0 <= port <= 65535
             or type(raw_label) is not str
             or type(prefix) is not str
-            or text.count('"', start, at) != _QUOTES.get(len(entry))
+            or text.count('"', start, at) != QUOTES.get(len(entry))
         ):
             fault = _entry_fault(text, start, index)
             if fault is not None:

@@ -40,6 +40,7 @@ from svcctl.model.service import blocked_addresses, blocks_of, families, fronten
 from svcctl.model.service_endpoint import format_frontend
 from svcctl.state import services
 from svcctl.state.destinations import full
+from svcctl.state.drains import note_drains
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -262,6 +263,7 @@ def apply_change(writer: Writer, change: Change) -> None:
     with writer.changing(**change.reserve):
         _add_usage(writer, {name: count for name, count in _deltas(change).items() if count > 0})
         if want is not None:
+            note_drains(writer, want)
             _write_backends(writer, change)
             _write_index(writer, change)
             for block in change.blocks:

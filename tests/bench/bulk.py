@@ -16,7 +16,7 @@ from tests.bench.startup import bpf_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TextIO
+    from typing import IO
 
     from tests.bench.figures import Report
     from tests.bench.processes import Ran
@@ -80,7 +80,7 @@ def _measure(report: Report, path: str) -> None:
     report.add(seconds("bindings -o json", "json", None))
 
 
-def write(file: TextIO, count: int) -> None:
+def write(file: IO[str], count: int) -> None:
     """A file of bindings: 70 % IPv4 addresses, 15 % IPv6 ones, 10 % IPv4 prefixes, 5 % IPv6 ones."""
     source = random.Random(7)
     seen: set[tuple[str, str, int]] = set()

@@ -36,7 +36,9 @@ def run(command: Sequence[str]) -> Ran:
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
         began = time.perf_counter()
-        child = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)])
+        child = os.posix_spawn(
+            command[0], list(command), os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)]
+        )
         _, status, usage = os.wait4(child, 0)
         wall = time.perf_counter() - began
     finally:

@@ -103,6 +103,7 @@ def test_keep_going_ends_with_the_first_code(loaded: World, tmp_path: Path) -> N
         ("unload --yes", "unload"),
         ("upgrade --max-bindings 100", "upgrade"),
         ("check --repair", "check"),
+        ("gc", "gc"),
         ("batch -", "batch"),
         ("metrics 127.0.0.1 0", "metrics"),
         ("--bpffs /tmp bind x tcp ::1 1", "--bpffs"),
@@ -238,3 +239,20 @@ def test_help_in_a_line_is_no_error(loaded: World, tmp_path: Path) -> None:
     ran = batch(tmp_path, "bind --help", "bind a tcp ::1 1")
     assert ran.out.startswith("Usage: svcctl bind")
     assert ran.out.endswith("bound a#tcp:[::1/128]:1\n")
+
+
+def test_every_noun_answers_within_the_lock(loaded: World, tmp_path: Path) -> None:
+    """None of them waits for the lock that the batch itself has."""
+    nouns = (
+        "status",
+        "status --all",
+        "doctor",
+        "attachments",
+        "bindings",
+        "destinations",
+        "metrics",
+        "export",
+    )
+    lines = (*nouns, "explain 127.0.0.1:80/tcp", f"save {tmp_path}/state.json", "version", "help bind")
+    ran = batch(tmp_path, *lines, options=("--keep-going", "--lock-timeout", "0"), code=0)
+    assert "lock" not in ran.err

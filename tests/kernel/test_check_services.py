@@ -50,7 +50,7 @@ from svcctl.state.place import Place
 from svcctl.state.services import Stored
 from svcctl.state.writer import Writer, lock_state
 from tests.kernel import test_check
-from tests.lib.balanced import SIZES, enter, leave, own_cgroup, remove
+from tests.lib.own_cgroup import SIZES, enter, leave, own_cgroup, remove
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import tcp, writer
 from tests.lib.world import World

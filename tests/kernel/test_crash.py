@@ -132,3 +132,62 @@ def test_killed_at_every_system_call(
             f" {len(found.changing)} of which can leave something behind ({time.monotonic() - started:.0f} s)"
         )
     assert attempt.kills >= must, f"{attempt.kills} kills, {must} points"
+
+
+ERRORS = ("EIO", "ENOMEM")
+FAILING = (scenarios.Load, scenarios.BindNew, scenarios.LoadBindingsBulk, scenarios.UpgradeResize)
+
+
+@pytest.mark.parametrize("kind", FAILING, ids=[one.name for one in FAILING])
+def test_kernel_errors_at_every_bpf_call(
+    kind: type[Scenario], world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that fails says so in a line and has repaired the state when it ends.
+
+    Both errors at each call with SVCCTL_CRASH=all, else one of them, the other one the next day.
+    A run that is not for everything does every call of `bind` and `upgrade`, and a seventh of the others'.
+    """
+    failed = 0
+    with forge() as server, Traffic() as traffic, scratch() as directory:
+        server.setup = kind.setup
+        attempt = Attempt(kind(Stage(server, traffic, directory)))
+        one = attempt.scenario
+        points = [point for point in attempt.plan().points if point.name == "bpf"]
+        if not EVERYTHING and kind not in (scenarios.BindNew, scenarios.UpgradeResize):
+            points = strace.chosen(points)
+        for number, point in enumerate(points):
+            for error in ERRORS if EVERYTHING else (ERRORS[(number + strace.turn()) % 2],):
+                failed += fail(attempt, number, point, error)
+        server.run("unload", "--yes")
+    with capsys.disabled():
+        print(f"\n{one.name}: {failed} failures from errors at {len(points)} bpf calls")
+    assert failed
+
+
+def fail(attempt: Attempt, number: int, point: Point, error: str) -> bool:
+    """Whether the command failed because of an error at one of its calls."""
+    one = attempt.scenario
+    where = f"{error} at {point.name} {point.number}"
+    done = strace.fail_at(attempt.forge, point, error, *one.command())
+    got = attempt.traffic(where)
+    inspect_state.assert_owned()
+    if done.code == 0:
+        # libbpf asks for features by trying, and what is only nice to have may fail.
+        assert got == one.new, f"{where}: {done.all}"
+    else:
+        assert done.code in (1, 7), f"{where}: {done.all}"
+        assert done.out == "", f"{where}: {done.all}"
+        errors = [line for line in done.err.splitlines() if line.startswith("svcctl: error: ")]
+        assert len(errors) == 1, f"{where}: {done.all}"
+        assert "Traceback" not in done.err, f"{where}: {done.all}"
+    if one.loaded[0]:
+        assert not inspect_state.generation() & 1, f"{where}: {done.all}"
+        attempt.clean(where)
+    elif done.code:
+        assert inspect_state.directories() == [], f"{where}: {done.all}"
+    if got != one.old or not number % 7:
+        again = attempt.forge.run(*one.command())
+        assert again.code in one.again, f"{where}, run again: {again.all}"
+        assert "repairing" not in again.err, f"{where}, run again: {again.all}"
+        one.undo()
+    return done.code != 0

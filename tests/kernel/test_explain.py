@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +30,7 @@ from tests.lib.foreign import foreign_program
 from tests.lib.look_up import SK_DROP, SK_PASS, Answer, look_up
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import cookie, put_socket, register, tcp, udp, writer
-from tests.lib.svc import svc_process
+from tests.lib.svc import svc, svc_process
 from tests.lib.world import World
 
 STATES = int(os.environ.get("SVCCTL_STATES", "1000"))
@@ -370,3 +372,17 @@ def test_usage(world: World) -> None:
     assert svcctl("explain", "127.0.0.1:80/tcp", "--from", "10.0.0.0/8").code == 2
     for text in ("192.0.2.1:443/tcp", "[2001:db8::1]:53/udp"):
         assert str(parse_endpoint(text)) == text
+
+
+def test_the_cost_does_not_grow_with_the_bindings(loaded: World, tmp_path: Path) -> None:
+    """Single keys are asked for: as many bpf() calls beside 5,000 bindings as beside one."""
+    file, log = tmp_path / "bindings.json", tmp_path / "log"
+    svc("upgrade", "--max-bindings", 20_000)
+    calls = []
+    for count in (1, 5000):
+        wanted = [{"label": "l", "prefix": f"10.{n >> 8}.{n & 255}.0/25", "port": 80} for n in range(count)]
+        file.write_text(json.dumps({"bindings": wanted}))
+        svc("load-bindings", file)
+        svc_process("explain", "10.0.0.0:80/tcp", prefix=("strace", "-f", "-e", "trace=bpf", "-o", str(log)))
+        calls.append(log.read_text().count("bpf(BPF_"))
+    assert calls[0] == calls[1] < 200

@@ -95,7 +95,11 @@ def inject(forge: Forge, what: str, *args: str) -> Done:
     return done
 
 
+def turn() -> int:
+    """Whose turn it is: another number from 0 to 6 each day, or SVCCTL_CRASH_SLICE."""
+    return int(os.environ.get("SVCCTL_CRASH_SLICE") or time.time() // 86400) % 7
+
+
 def chosen(points: list[Point]) -> list[Point]:
-    """A seventh of the points, another one each day; SVCCTL_CRASH_SLICE=0..6 says which."""
-    turn = int(os.environ.get("SVCCTL_CRASH_SLICE") or time.time() // 86400) % 7
-    return points[turn::7]
+    """The seventh of the points whose turn it is."""
+    return points[turn() :: 7]

@@ -45,13 +45,30 @@ INVARIANTS = (
 )
 """Every row, in the order in which they are looked at. `temporary` is looked at by `check` itself."""
 
+BY_HAND = ("pins", "programs")
+"""Rows that only a hand can break: mended when a hand asks for it, not in passing."""
+
 
 def audit(writer: Writer, *, deep: bool = False) -> list[Finding]:
     """Everything that is broken. Needs the lock and root; changes nothing.
 
     `deep` also walks what no command that died can have left: all slots and counters of ids that were never
-    handed out, and the sockets themselves. Raises Incompatible for state of another layout.
+    handed out, and the sockets themselves. Without it the rows of `BY_HAND` are found, not mended: a command
+    that meets a missing pin says so and puts nothing in its place. Raises Incompatible for state of another
+    layout.
     """
+    found = _find(writer, deep)
+    if deep:
+        return found
+    return [
+        one._replace(repair=None, advice="'svcctl check --repair' mends it")
+        if one.repair and one.invariant in BY_HAND
+        else one
+        for one in found
+    ]
+
+
+def _find(writer: Writer, deep: bool) -> list[Finding]:
     found = list(pins.find(writer))
     if not pins.usable(writer):
         return found or meta.unusable(writer)  # without its maps the rest cannot be judged

@@ -16,6 +16,7 @@ from svcctl.maps import catalog, enums, layouts
 from svcctl.state.audit import salvage
 from svcctl.state.audit.finding import Finding
 from svcctl.state.create import DIRECTORY_MODE, PIN_MODE
+from svcctl.state.session import is_wrong_pin
 from svcctl.state.swap import drop_next, next_pins
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def _fault(writer: Writer, name: str) -> str | None:
         with Map.open_pinned(path) as opened:
             info, shape = opened.info, catalog.MAPS[name]
     except BpfError as error:
+        if not is_wrong_pin(error):
+            raise  # mending would replace a pin that is sound
         return f"cannot be opened as what it should be: {error.strerror or error}"
     have = (info.type, info.key_size, info.value_size)
     want = (shape.type, shape.key_size, shape.value_size)
