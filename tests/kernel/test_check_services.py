@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -81,47 +80,39 @@ class Setup:
 
 @pytest.fixture
 def setup(world: World) -> Iterator[Setup]:
-    with own_cgroup() as path, loaded(world, path) as made:
-        yield made
+    with own_cgroup() as path:
+        make_state(path)
+        yield Setup(world, path)
+        svcctl("unload", "--yes")
 
 
-@contextlib.contextmanager
-def loaded(world: World, path: str) -> Iterator[Setup]:
+def make_state(path: str) -> None:
     ok("load", "--max-bindings", "100", "--max-destinations", "8")
     ok("attach", "cgroup", path, *SIZES)
     make_services()
-    yield Setup(world, path)
-    svcctl("unload", "--yes")
 
 
 class Lasting:
     """One state for many tests, since the kernel takes a second to look at the programs: each leaves it sound, or
     `spoilt`, and then it is made anew."""
 
-    def __init__(self) -> None:
-        self.spoilt = False
-        self._stack = contextlib.ExitStack()
-        self._setup: Setup | None = None
+    def __init__(self, setup: Setup) -> None:
+        self.spoilt = True
+        self._setup = setup
 
     def get(self) -> Setup:
-        if self._setup is None or self.spoilt:
-            self.close()
-            inside = self._stack.enter_context(a_world())
-            path = self._stack.enter_context(own_cgroup())
-            self._setup = self._stack.enter_context(loaded(inside, path))
+        if self.spoilt:
+            svcctl("unload", "--yes")
+            make_state(self._setup.cgroup)
             self.spoilt = False
         return self._setup
-
-    def close(self) -> None:
-        self._stack.close()
-        self._setup = None
 
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[Lasting]:
-    made = Lasting()
-    yield made
-    made.close()
+    with a_world() as inside, own_cgroup() as path:
+        yield Lasting(Setup(inside, path))
+        svcctl("unload", "--yes")
 
 
 def make_services() -> None:
@@ -555,6 +546,12 @@ def too_many_blocked(setup: Setup) -> None:
     change_config(blocked=7)
 
 
+@case("balancer", "a drain ends before drains are looked for", same=False)
+def drain_that_nobody_looks_for(setup: Setup) -> None:
+    ok("backend", "drain", "web", "127.0.0.1:8081", "--after", "3600")
+    change_config(drain_ns=0)
+
+
 @case("balancer", "node_addresses lacks 1 addresses of the interfaces and has 0 others")
 def new_address(setup: Setup) -> None:
     setup.world.sh("ip address add 192.0.2.7/24 dev lo")
@@ -610,6 +607,7 @@ for _name in (
 
 @case("counters", "lane 30, which was never handed out, has counted 7 connections")
 def counters_of_a_future_lane(setup: Setup) -> None:
+    test_check.put_meta(next_lane=20)
     with writer() as state:
         value = SERVICE_STATS.pack(ServiceStats(7, 0, 0, 0, 0, 0, 0, 0))
         state.map("service_stats").update(U32.pack(30), value)
