@@ -155,7 +155,7 @@ def test_waiting_for_the_lock(locked: World) -> None:
     # Readers do not wait.
     begin = time.monotonic()
     assert svc("bindings").out == ""
-    assert time.monotonic() - begin < 1 * SLOWNESS
+    assert time.monotonic() - begin < 3 * SLOWNESS
 
 
 def test_lock_is_had_when_it_is_free(loaded: World) -> None:
