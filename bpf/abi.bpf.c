@@ -13,6 +13,5 @@ ANCHOR(enum, svc_usage_index);
 ANCHOR(enum, svc_program_index);
 ANCHOR(enum, svc_attachment_kind);
 ANCHOR(enum, svc_swap_phase);
-ANCHOR(struct, svc_copy_request);
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -109,8 +109,9 @@ class Change:
                 if self.fields:
                     writer.put_meta(writer.meta()._replace(**self.fields))
                 return
-            writer.map("writers")  # needed at the end: not to be missed only then
             meta = writer.meta()
+            if meta.schema == layouts.SCHEMA:  # else `upgrade` is about to make it anew
+                writer.map("writers")  # needed at the end: not to be missed only then
             writer.put_meta(
                 meta._replace(
                     generation=meta.generation | 1,

@@ -337,7 +337,6 @@ def test_dry_run_changes_nothing(loaded: World, server: Server) -> None:
     assert dump(loaded.state_dir) == before
 
 
-@pytest.mark.quick
 def test_installed_command_on_real_traffic(world: World, server: Server) -> None:
     """The main job by the installed command: load, bind, register-pid, traffic, unload."""
     svc_process("load", "--max-bindings", 1000)
