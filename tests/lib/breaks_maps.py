@@ -15,7 +15,7 @@ from tests.lib.sockets import find, put_socket, tcp, writer
 
 def change(label: str, family: int = 4, protocol: int = 6, **fields: int) -> None:
     with writer() as state:
-        destinations.put(state, find(state, label, family, protocol)._replace(**fields))
+        destinations.put(state, find(state, label, family, protocol)._replace(**fields))  # type: ignore[arg-type]
 
 
 @case("ids", "which is also", mended=False)
