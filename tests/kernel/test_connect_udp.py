@@ -177,7 +177,7 @@ def test_two_services_sharing_backends_stay_apart(balanced: Balanced) -> None:
         balanced.add(f"s{number}", f"{address}:53/udp", backends=backends)
     for _ in range(20):
         with balanced.socket("udp") as one:
-            first = {}
+            first: dict[str, str] = {}
             for turn in range(4):
                 for address in fronts if turn % 2 else reversed(fronts):
                     one.sendto(b"?", (address, 53))

@@ -37,6 +37,9 @@ from svcctl.model.service_endpoint import parse_backend
 from tests.lib.svc import svc
 from tests.lib.world import World, sh
 
+Socket = socket.socket
+
+
 SO_COOKIE = 57
 VIP, VIP6 = "10.96.0.10", "2001:db8:96::10"
 _numbers = itertools.count()
@@ -92,7 +95,7 @@ def family_of(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def cookie(one: socket.socket) -> int:
+def cookie(one: Socket) -> int:
     """The kernel's cookie of a socket."""
     return int.from_bytes(one.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), byteorder)
 
@@ -196,7 +199,7 @@ class Balanced:
             words += [f"--{option.replace('_', '-')}", *([] if value is True else [value])]
         svc(*words)
 
-    def client(self, address: str, port: int, kind: str = "tcp", family: int | None = None) -> socket.socket:
+    def client(self, address: str, port: int, kind: str = "tcp", family: int | None = None) -> Socket:
         """A connected socket; the caller closes it."""
         one = self.socket(kind, family_of(address) if family is None else family)
         try:
@@ -206,7 +209,7 @@ class Balanced:
             raise
         return one
 
-    def socket(self, kind: str = "tcp", family: int = socket.AF_INET) -> socket.socket:
+    def socket(self, kind: str = "tcp", family: int = socket.AF_INET) -> Socket:
         """A socket that waits five seconds at most, and leaves no port in TIME_WAIT."""
         one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
         one.settimeout(5)
@@ -248,7 +251,7 @@ class Balanced:
                 found[U64.unpack(key)[0]] = [entry for entry in entries if entry.service]
         return found
 
-    def stands(self, one: socket.socket) -> list[tuple[str, str]]:
+    def stands(self, one: Socket) -> list[tuple[str, str]]:
         """(backend, frontend) of each entry of a socket, as `address:port`."""
         return [
             (
