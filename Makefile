@@ -49,8 +49,8 @@ format: need-build build $(DEV) ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: need-test build $(DEV) ## measurements, each against a peer of the same run
-	$(SUDO) scripts/bench
+bench: need-test build $(DEV) ## measurements, each against a peer of the same run; B="startup bulk dispatch" for some
+	$(SUDO) scripts/bench $(B)
 
 matrix: need-test need-matrix build $(DEV) ## the quick tests inside five Debian kernels (qemu); K="5.10 7" for some
 	$(SUDO) $(PY) -m tests.matrix.run $(K)

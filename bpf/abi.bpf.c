@@ -14,7 +14,6 @@ ANCHOR(enum, svc_usage_index);
 ANCHOR(enum, svc_program_index);
 ANCHOR(enum, svc_attachment_kind);
 ANCHOR(enum, svc_swap_phase);
-ANCHOR(struct, svc_copy_request);
 ANCHOR(struct, svc_reverse_entry);
 ANCHOR(enum, svc_frontend_flag);
 ANCHOR(enum, svc_verdict);

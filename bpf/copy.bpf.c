@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Copies sockets from one sockmap to another: user space reads cookies from a
- * sockmap, not sockets. Run by `upgrade` when it makes `sockets` larger and by
- * `load --from-tubular`; never attached. BPF_PROG_TEST_RUN calls it with a
- * packet that has a `struct svc_copy_request` after its Ethernet header.
+ * Copies sockets from one sockmap to another, for `upgrade` when it makes
+ * `sockets` anew and for `load --from-tubular`. User space cannot: it puts
+ * descriptors in and reads cookies out.
+ *
+ * Never attached, only run by BPF_PROG_TEST_RUN, with a made-up connection:
+ * from "address" `source` (first slot to read) to "address" `target` (first
+ * to write), whose "port" is the number of slots, 16 at most. It is a
+ * sk_lookup program because since Linux 7 no other kind that can be run so
+ * may write a sockmap, and then the two programs need the same rights.
  */
 #include <linux/bpf.h>
-#include <linux/pkt_cls.h>
 #include "svc_types.h"
 #include <bpf/bpf_helpers.h>
 
@@ -24,32 +28,28 @@ struct {
 	__type(value, __u64);
 } new_sockets SEC(".maps");
 
-#define ETHERNET_HEADER 14
-
-/* Returns how many sockets could not be copied. */
-SEC("tc")
-int copy_sockets(struct __sk_buff *skb)
+/* SK_DROP: at least one socket could not be copied. */
+SEC("sk_lookup")
+int copy_sockets(struct bpf_sk_lookup *ctx)
 {
-	struct svc_copy_request request = {};
-	__u32 failed = 0;
-
-	if (bpf_skb_load_bytes(skb, ETHERNET_HEADER, &request, sizeof(request)))
-		return SVC_SOCKETS_PER_DESTINATION;
+	__u32 source = ctx->remote_ip4, target = ctx->local_ip4;
+	__u32 slots = ctx->local_port;
+	int verdict = SK_PASS;
 
 	for (__u32 i = 0; i < SVC_SOCKETS_PER_DESTINATION; i++) {
-		__u32 from = request.source + i, to = request.target + i;
+		__u32 from = source + i, to = target + i;
 		struct bpf_sock *sk;
 
-		if (i >= request.slots)
+		if (i >= slots)
 			break;
 		sk = bpf_map_lookup_elem(&old_sockets, &from);
 		if (!sk)
 			continue;
 		if (bpf_map_update_elem(&new_sockets, &to, sk, BPF_ANY))
-			failed++;
+			verdict = SK_DROP;
 		bpf_sk_release(sk);
 	}
-	return failed;
+	return verdict;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

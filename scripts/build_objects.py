@@ -6,11 +6,13 @@ Standard library only: the wheel's build hook and the Makefile both call it. The
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 NEWEST, OLDEST = 22, 14
@@ -48,63 +50,70 @@ def find_strip(clang: str) -> str | None:
     return next(filter(None, map(shutil.which, ("llvm-strip", *versions))), None)
 
 
-def _compile(
-    clang: str, root: Path, target: str, source: str, *output: str
-) -> subprocess.CompletedProcess[str]:
-    command = [clang, *FLAGS, "-target", target, "-Ibpf/include"]
-    # Line information names the source files: relative to the checkout, whatever its path is.
-    command += [f"-ffile-prefix-map={root}=.", "-fdebug-compilation-dir=.", *output, source]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, input="")
+def _compile(clang: str, tree: str, target: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the compiler in `tree`, a copy of the sources, with the same words and environment for everybody.
+
+    PWD is a name of the current directory that fits everywhere, and clang believes it.
+    """
+    command = [clang, *FLAGS, "-target", target, "-Ibpf/include", "-fdebug-compilation-dir=.", *arguments]
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "PWD": "/proc/self/cwd", "LC_ALL": "C"}
+    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
 
 
-def _check_headers(clang: str, root: Path) -> None:
-    """BuildError naming the package of the first system header that the compiler does not find."""
-    with tempfile.TemporaryDirectory(prefix="svcctl-build-") as scratch:
-        for header, package in HEADERS.items():
-            probe = Path(scratch, "probe.c")
-            probe.write_text(f"#if !__has_include(<{header}>)\n#error missing\n#endif\n")
-            if _compile(clang, root, TARGETS[0], str(probe), "-fsyntax-only").returncode != 0:
-                raise BuildError(
-                    f"<{header}> not found: install the package '{package}' (apt-get install {package})"
-                )
+@contextlib.contextmanager
+def _tree(root: Path) -> Iterator[str]:
+    """Copy the sources to a path of always the same length, not TMPDIR, which may be anything.
+
+    clang (14 and 19) orders forward declarations in BTF by the addresses of its own allocations, and those
+    depend on the lengths of the paths it opens: in another directory the same source gives other bytes.
+    """
+    with tempfile.TemporaryDirectory(prefix="svcctl-build-", dir="/tmp") as tree:
+        shutil.copytree(root / "bpf", Path(tree, "bpf"), copy_function=shutil.copyfile)
+        yield tree
+
+
+def _check_headers(clang: str, tree: str) -> None:
+    """Raise BuildError naming the package of the first system header that the compiler does not find."""
+    for header, package in HEADERS.items():
+        Path(tree, "probe.c").write_text(f"#if !__has_include(<{header}>)\n#error missing\n#endif\n")
+        if _compile(clang, tree, TARGETS[0], "-fsyntax-only", "probe.c").returncode != 0:
+            raise BuildError(
+                f"<{header}> not found: install the package '{package}' (apt-get install {package})"
+            )
 
 
 def build(root: Path, out: Path | None = None) -> list[Path]:
     """Compile every program below `root` into `out` (default svcctl/objects) and return the objects, sorted.
 
-    Each object appears whole or not at all. Raises BuildError.
+    Each object appears whole or not at all, and none does unless all compile. Raises BuildError.
     """
-    root = root.resolve()
     out = out or root / "svcctl" / "objects"
-    sources = sorted((root / "bpf").glob("*.bpf.c"))
     clang = find_clang()
     strip = find_strip(clang)
-    built: list[Path] = []
-    with tempfile.TemporaryDirectory(prefix="svcctl-build-") as scratch:
-        for source in sources:
+    objects: dict[str, bytes] = {}
+    with _tree(root) as tree:
+        for source in sorted((root / "bpf").glob("*.bpf.c")):
             for target in TARGETS:
-                name = f"{source.name.removesuffix('.bpf.c')}.{target}.o"
-                made = Path(scratch, name)
-                done = _compile(clang, root, target, str(source.relative_to(root)), "-c", "-o", str(made))
+                done = _compile(clang, tree, target, "-c", "-o", "object.o", f"bpf/{source.name}")
                 if done.returncode != 0:
-                    _check_headers(clang, root)
-                    raise BuildError(
-                        f"{source.name} ({target}): {clang} ended with {done.returncode}\n{done.stderr}"
-                    )
+                    _check_headers(clang, tree)
+                    why = done.stderr.decode(errors="replace")
+                    raise BuildError(f"{source.name} ({target}): {clang} ended with {done.returncode}\n{why}")
                 if strip is not None:  # -g: the DWARF goes, BTF stays
-                    subprocess.run([strip, "-g", str(made)], check=True)
-                built.append(made)
-        out.mkdir(parents=True, exist_ok=True)
-        for made in built:
-            fresh = out / f".{made.name}.new"
-            shutil.copyfile(made, fresh)
-            fresh.chmod(0o644)
-            fresh.replace(out / made.name)
-    names = {made.name for made in built}
+                    subprocess.run([strip, "-g", "object.o"], cwd=tree, check=True)
+                objects[f"{source.name.removesuffix('.bpf.c')}.{target}.o"] = Path(
+                    tree, "object.o"
+                ).read_bytes()
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in objects.items():
+        fresh = out / f".{name}.new"
+        fresh.write_bytes(content)
+        fresh.chmod(0o644)
+        fresh.replace(out / name)
     for stale in out.glob("*.o"):
-        if stale.name not in names:
+        if stale.name not in objects:
             stale.unlink()
-    return [out / name for name in sorted(names)]
+    return [out / name for name in sorted(objects)]
 
 
 def main() -> int:

@@ -161,7 +161,8 @@ struct svc_config {
 	__u32 node_ports; /* frontends with the zero address */
 	__u32 blocked; /* frontends with SVC_FRONTEND_BLOCK */
 	__u32 udp_affinity_seconds; /* of unconnected UDP, 0: none */
-	__u32 reserved[10];
+	__u64 drain_ns; /* CLOCK_REALTIME; the first drain ends then or later, 0: none */
+	__u32 reserved[8];
 };
 _Static_assert(sizeof(struct svc_config) == 64, "svc_config");
 

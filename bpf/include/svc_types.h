@@ -227,14 +227,6 @@ struct svc_dispatch_stats {
 };
 _Static_assert(sizeof(struct svc_dispatch_stats) == 24, "svc_dispatch_stats");
 
-/* What copy.bpf.c copies: `slots` slots, 16 at most, from `source` on to `target` on. */
-struct svc_copy_request {
-	__u32 source;
-	__u32 target;
-	__u32 slots;
-};
-_Static_assert(sizeof(struct svc_copy_request) == 12, "svc_copy_request");
-
 /* Factors of svc_exact.check, one a 32-bit word of the key. */
 #define SVC_CHECK_0 0x9e3779b1u
 #define SVC_CHECK_1 0x85ebca77u

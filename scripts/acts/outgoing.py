@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -64,7 +65,7 @@ def _act(stage: Stage, cgroup: Path) -> None:
     stage.run(
         f"svcctl service add web --frontend {SERVICE}:80/tcp --backend 127.0.1.1:8080"
         " --backend 127.0.1.2:8080 --backend 127.0.1.3:8080,weight=2",
-        expect="created web",
+        expect="added service web",
     )
     stage.run(
         f"curl -s -m 3 http://{SERVICE}/ -w 'the peer is %{{remote_ip}}:%{{remote_port}}\\n'",
@@ -75,7 +76,7 @@ def _act(stage: Stage, cgroup: Path) -> None:
     if set(spread) != {"backend-1", "backend-2", "backend-3"} or spread["backend-3"] < spread["backend-1"]:
         raise Wrong("the requests are not spread by weight")
     stage.run("svcctl services", expect="web")
-    stage.run("svcctl nat", expect="50.0 %")
+    stage.run("svcctl nat", expect="=50%")
 
     stage.say("With affinity a client stays where it is.")
     stage.run("svcctl service set web --affinity 60", expect="affinity")
@@ -87,7 +88,7 @@ def _act(stage: Stage, cgroup: Path) -> None:
 
     stage.say("Drain one backend, take another away that dies, while requests run: none fails.")
     stage.run("svcctl backend drain web 127.0.1.1:8080", expect="draining")
-    stage.run("svcctl backend delete web 127.0.1.2:8080", expect="deleted 127.0.1.2:8080")
+    stage.run("svcctl backend delete web 127.0.1.2:8080", expect="deleted backend 127.0.1.2:8080")
     servers[1].terminate()
     left = _ask(100)
     print(f"100 requests: {dict(left)}")
@@ -100,7 +101,8 @@ def _act(stage: Stage, cgroup: Path) -> None:
 
     stage.say("UDP: the answer seems to come from the service's address, or the resolver would not take it.")
     stage.run(
-        f"svcctl service add dns --frontend {RESOLVER}:53/udp --backend 127.0.1.53:5353", expect="created dns"
+        f"svcctl service add dns --frontend {RESOLVER}:53/udp --backend 127.0.1.53:5353",
+        expect="added service dns",
     )
     stage.run(
         f"dig +time=3 +tries=1 @{RESOLVER} www.example.org A", expect=["192.0.2.53", f"SERVER: {RESOLVER}#53"]
@@ -125,10 +127,8 @@ def _leave(cgroup: Path) -> None:
     """Move what is left in the cgroup to its parent and remove it."""
     for _ in range(50):
         for pid in (cgroup / "cgroup.procs").read_text().split():
-            try:
+            with contextlib.suppress(OSError):
                 (cgroup.parent / "cgroup.procs").write_text(pid)
-            except OSError:
-                pass
         try:
             cgroup.rmdir()
             return

@@ -42,10 +42,7 @@ def read_desired(state: State) -> Mapping[bytes, str]:
 
 def document(output: str, labels: Mapping[bytes, str]) -> Iterable[str]:
     """Lines of the document, json or yaml: most specific bindings first, so equal states give equal files."""
-    from svcctl.model.binding import key_fields, listing_order
+    from svcctl.model.listing import listing_rows
 
-    rows = []
-    for key in sorted(labels, key=listing_order):
-        protocol, prefix, port = key_fields(key)
-        rows.append((labels[key], protocol, prefix, port))
+    rows = ((label, protocol, prefix, port) for protocol, prefix, port, label in listing_rows(labels))
     return render(output, "bindings", rows, COLUMNS)

@@ -68,8 +68,8 @@ def cgroup_id(fd: int) -> int:
     return os.fstat(fd).st_ino
 
 
-def path_of(number: int) -> str | None:
-    """Path of a cgroup by its id; None if it is gone or the caller may not open by handle.
+def open_id(number: int) -> int:
+    """A descriptor of the cgroup with an id. Raises OSError, ESTALE when it is gone; NotFound without a mount.
 
     open_by_handle_at(2) with the node id of kernfs, below the mount of the hierarchy.
     """
@@ -79,19 +79,22 @@ def path_of(number: int) -> str | None:
         _fields_ = (("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("id", ctypes.c_uint64))
         _pack_ = 4
 
-    try:
-        mount = os.open(mount_point(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (OSError, NotFound):
-        return None
     handle = _Handle(8, _FILEID_KERNFS, number)
+    mount = os.open(mount_point(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = call(
+        return call(
             "open_by_handle_at", mount, ctypes.byref(handle), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         )
-    except OSError:
-        return None
     finally:
         os.close(mount)
+
+
+def path_of(number: int) -> str | None:
+    """Path of a cgroup by its id; None if it is gone or the caller may not open by handle."""
+    try:
+        fd = open_id(number)
+    except (OSError, NotFound):
+        return None
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:

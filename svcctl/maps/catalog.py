@@ -111,10 +111,26 @@ LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "dispatch_stats": (None, layouts.DISPATCH_STATS),
     "drop_stats": (None, None),
 }
-"""Layouts of key and value; None: one integer of the shape's size."""
+"""Layouts of key and value of all but the service maps; None: one integer of the shape's size."""
+
+
+def map_layouts(name: str) -> tuple[Layout[Any] | None, Layout[Any] | None]:
+    """Layouts of key and value of any map; None: one integer of the shape's size."""
+    if name not in SERVICE_MAPS:
+        return LAYOUTS[name]
+    from svcctl.maps.service_layouts import MAP_LAYOUTS
+
+    return MAP_LAYOUTS[name]
+
 
 PROGRAM_READS = ("bindings", "exact", "ports", "sockets", "hints", "dispatch_stats", "drop_stats")
 """Maps whose ids the dispatcher's program info must list."""
+
+SERVICE_READS = (
+    "config", "frontends", "current", "blocks", "slots", "members", "backends", "service_stats",
+    "node_addresses", "affinity", "reverse", "drop_stats",
+)  # fmt: skip
+"""Maps that connect and sendmsg read; the other balancer programs read some of them."""
 
 USAGE_OPTIONS = {
     "bindings": "--max-bindings",
@@ -175,6 +191,18 @@ class Half(Record):
 DISPATCHER = Half("dispatcher", "dispatch", DISPATCH_MAPS, (DISPATCH,), "destinations")
 BALANCER = Half("balancer", "connect", SERVICE_MAPS, CONNECT, "services")
 HALVES = (DISPATCHER, BALANCER)
+
+_READS = {
+    "dispatch": PROGRAM_READS,
+    **dict.fromkeys(REFUSING_HOOKS, SERVICE_READS),
+    "sock_release": ("reverse",),
+}
+
+
+def reads(shape: ProgramShape) -> tuple[str, ...]:
+    """Maps whose ids the kernel's information on a program must list."""
+    return _READS.get(shape.name, ("current", "blocks", "reverse"))
+
 
 SHARED_MAPS = ("drop_stats",)
 """State maps that the objects of the halves declare too: always reused."""

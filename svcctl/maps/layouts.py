@@ -196,14 +196,6 @@ class DispatchStats(Record):
     errors: int
 
 
-class CopyRequest(Record):
-    """struct svc_copy_request: first slot to read, first to write, how many (16 at most)."""
-
-    source: int
-    target: int
-    slots: int
-
-
 META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q I I I I 784s")
 USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
@@ -218,11 +210,10 @@ PORTS = Layout("svc_ports", Ports, "I I")
 DESTINATION_KEY = Layout("svc_destination_key", DestinationKey, "255s B B")
 DESTINATION = Layout("svc_destination", DestinationValue, "I I I I")
 DISPATCH_STATS = Layout("svc_dispatch_stats", DispatchStats, "Q Q Q")
-COPY_REQUEST = Layout("svc_copy_request", CopyRequest, "I I I")
 
 ALL: tuple[Layout[Any], ...] = (
     META, USAGE, WRITER, PROGRAM, ATTACHMENT_KEY, ATTACHMENT, BINDING_KEY, BINDING,
-    EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS, COPY_REQUEST,
+    EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS,
 )  # fmt: skip
 
 U32 = Struct("=I")

@@ -4,6 +4,8 @@ commands that know no services need not load it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from svcctl.maps.layouts import Layout
 from svcctl.record import Record
 
@@ -136,13 +138,14 @@ class ServiceStats(Record):
 
 
 class Config(Record):
-    """struct svc_config."""
+    """struct svc_config. `drain_ns` (CLOCK_REALTIME): no drain ends before; 0: none does."""
 
     node_cookie: int
     flags: int
     node_ports: int
     blocked: int
     udp_affinity_seconds: int
+    drain_ns: int = 0
     reserved: bytes = b""
 
 
@@ -237,7 +240,7 @@ AFFINITY = Layout("svc_affinity", AffinityValue, "I I Q")
 REVERSE_ENTRY = Layout("svc_reverse_entry", ReverseEntry, "16s 16s H H I I I")
 REVERSE = Layout("svc_reverse", Reverse, "I I 192s")
 SERVICE_STATS = Layout("svc_service_stats", ServiceStats, "Q Q Q Q Q Q Q Q")
-CONFIG = Layout("svc_config", Config, "Q I I I I 40s")
+CONFIG = Layout("svc_config", Config, "Q I I I I Q 32s")
 NODE_KEY = Layout("svc_node_key", NodeKey, "I 16s")
 SERVICE_NAME = Layout("svc_service_name", ServiceName, "255s B")
 SERVICE = Layout("svc_service", ServiceValue, "255s B 64s I I I I I I I I Q I I")
@@ -247,6 +250,26 @@ SERVICE_FRONTEND = Layout("svc_service_frontend", ServiceFrontendValue, "16s H B
 MEMBER = Layout("svc_service_member", MemberValue, "I I I I Q Q")
 BACKEND_KEY = Layout("svc_backend_key", BackendKey, "16s H H")
 BACKEND_ID = Layout("svc_backend_id", BackendId, "I I 32s 64s")
+
+MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
+    "config": (None, CONFIG),
+    "frontends": (FRONTEND_KEY, FRONTEND),
+    "current": (None, CURRENT),
+    "blocks": (None, BLOCK),
+    "slots": (SLOT_KEY, SLOT),
+    "members": (MEMBER_KEY, None),
+    "backends": (None, BACKEND),
+    "service_stats": (None, SERVICE_STATS),
+    "node_addresses": (NODE_KEY, None),
+    "affinity": (AFFINITY_KEY, AFFINITY),
+    "reverse": (None, REVERSE),
+    "service_names": (SERVICE_NAME, None),
+    "services": (None, SERVICE),
+    "service_fronts": (ITEM_KEY, SERVICE_FRONTEND),
+    "service_members": (ITEM_KEY, MEMBER),
+    "backend_ids": (BACKEND_KEY, BACKEND_ID),
+}
+"""As catalog.LAYOUTS, of the service maps."""
 
 ALL = (
     FRONTEND_KEY, FRONTEND, CURRENT, BLOCK, SLOT_KEY, SLOT, MEMBER_KEY, BACKEND, AFFINITY_KEY, AFFINITY,

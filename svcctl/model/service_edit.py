@@ -13,6 +13,7 @@ from svcctl.model.service import Member, ServiceFrontend, check_service, node_po
 from svcctl.model.service_endpoint import (
     ACTIVE,
     DEFAULT_WEIGHT,
+    DOWN,
     DRAINING,
     KIND_NODE_PORT,
     format_backend,
@@ -119,6 +120,17 @@ def drain_backends(
         elif until_ns and (not have.until_ns or until_ns < have.until_ns):
             have = have._replace(until_ns=until_ns)
         members[number] = have
+    return _with_members(service, members)
+
+
+def end_drains(service: Service, now_ns: int) -> Service:
+    """Sets members whose drain has ended down: what was left of their connections is ended now."""
+    members = [
+        member._replace(state=DOWN, since_ns=now_ns, until_ns=0)
+        if member.until_ns and member.until_ns <= now_ns
+        else member
+        for member in service.members
+    ]
     return _with_members(service, members)
 
 

@@ -26,6 +26,8 @@ from svcctl.state.programs import load_object
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from svcctl.maps.catalog import ProgramShape
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -139,7 +141,7 @@ def _settings(state: State, now: Config, options: BalancerOptions) -> Config:
             "attach cgroup: --sockets host: this kernel gives no cookie of a network namespace (Linux 5.14 does)"
         )
     seconds = now.udp_affinity_seconds if options.udp_affinity is None else options.udp_affinity
-    return now._replace(node_cookie=cookie, flags=flags, udp_affinity_seconds=seconds, reserved=bytes(40))
+    return now._replace(node_cookie=cookie, flags=flags, udp_affinity_seconds=seconds, reserved=bytes(32))
 
 
 def _in_initial_namespace() -> bool:
@@ -177,37 +179,37 @@ def _refuse_neighbours(path: str, itself: tuple[str, ...]) -> None:
     """Refuse if a balancer of svcctl, of whatever state directory, is above, below, or on the cgroup itself."""
     for where, paths in (("on", itself), ("above", cgroup.above(path)), ("below", cgroup.below(path))):
         for other in paths:
-            number = _balancer_on(other)
-            if number is not None:
+            for number in balancers_on(other):
                 raise Conflict(
                     f"attach cgroup {path}: a connect balancer of svcctl (program {number}) is {where} it, on {other}",
                     hint="connections would be translated twice; detach that one first",
                 )
 
 
-def _balancer_on(path: str) -> int | None:
-    """Id of a balancer program attached to exactly this cgroup, judged by its name and those of its maps."""
+def balancers_on(path: str) -> list[int]:
+    """Ids of svcctl's programs attached to exactly this cgroup, judged by their name and those of their maps."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return None
+        return []
     try:
         ids = query_programs(fd, CONNECT4_HOOK)
     except BpfError:
-        return None
+        return []
     finally:
         os.close(fd)
-    for number in ids:
-        try:
-            with Program.open_id(number) as program:
-                info = program.info
-            if info.name in ("connect4", "connect4_eperm") and {"frontends", "current", "slots"} <= set(
-                map_names(info.map_ids)
-            ):
-                return number
-        except BpfError:
-            continue
-    return None
+    return [number for number in ids if _is_balancer(number)]
+
+
+def _is_balancer(number: int) -> bool:
+    try:
+        with Program.open_id(number) as program:
+            info = program.info
+        return info.name in ("connect4", "connect4_eperm") and {"frontends", "current", "slots"} <= set(
+            map_names(info.map_ids)
+        )
+    except BpfError:
+        return False
 
 
 def apply_attach(writer: Writer, plan: BalancerPlan, options: BalancerOptions) -> None:
@@ -237,23 +239,36 @@ def _programs_pinned(writer: Writer) -> bool:
 
 def _load(writer: Writer, plan: BalancerPlan, options: BalancerOptions) -> None:
     """Load the programs, on new maps if there are none, and publish them in one swap."""
+    if not plan.make:
+        load_programs(writer, catalog.CONNECT)
+        return
     sizes = catalog.service_sizes(
         options.max_services or catalog.DEFAULT_SERVICES,
         options.max_backends or catalog.DEFAULT_BACKENDS,
         options.max_sockets or catalog.DEFAULT_SOCKETS,
     )
+    load_programs(writer, catalog.CONNECT, sizes, plan.config)
+
+
+def load_programs(
+    writer: Writer,
+    shapes: Sequence[ProgramShape],
+    sizes: Mapping[str, int] | None = None,
+    config: Config | None = None,
+) -> None:
+    """Load some of the programs and publish them in one swap, with `sizes` on new maps. Inside `changing()`."""
     swap.drop_next(writer)
-    kept = catalog.SHARED_MAPS if plan.make else (*catalog.SERVICE_MAPS, *catalog.SHARED_MAPS)
+    kept = catalog.SHARED_MAPS if sizes else (*catalog.SERVICE_MAPS, *catalog.SHARED_MAPS)
     reuse = {name: writer.map(name) for name in kept}
-    names = {shape: program_name(shape) for shape in catalog.CONNECT}
-    with load_object(catalog.BALANCER.object, sizes, reuse, tuple(names.values())) as loaded:
-        if plan.make:
-            with loaded.map("config") as config:
-                config.update(bytes(4), CONFIG.pack(plan.config))
-        fresh = tuple(catalog.SERVICE_MAPS) if plan.make else ()
-        for number, shape in enumerate(catalog.CONNECT):
+    names = {shape: program_name(shape) for shape in shapes}
+    with load_object(catalog.BALANCER.object, sizes or {}, reuse, tuple(names.values())) as loaded:
+        if config is not None:
+            with loaded.map("config") as made:
+                made.update(bytes(4), CONFIG.pack(config))
+        fresh = tuple(catalog.SERVICE_MAPS) if sizes else ()
+        for number, shape in enumerate(shapes):
             swap.prepare_swap(writer, shape, loaded, fresh if number == 0 else (), names[shape])
-    if plan.make:
+    if sizes:
         for name, map_shape in catalog.SERVICE_MAPS.items():
             if map_shape.usage is not None:
                 writer.put_usage(name, layouts.Usage(0, sizes[name]))

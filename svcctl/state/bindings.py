@@ -86,10 +86,9 @@ def read_labels(state: State) -> dict[bytes, str]:
     found: dict[bytes, str] = {}
     for name, size, front in (("exact", 20, U32.pack(160)), ("bindings", 24, b"")):
         keys, values, _ = state.map(name).read_all()
-        at = 0
-        for (number,) in _FIRST_WORD.iter_unpack(values):
-            found[front + keys[at : at + size]] = names.get(number) or f"?{number}"
-            at += size
+        whole = [front + key for (key,) in Struct(f"{size}s").iter_unpack(keys)]
+        labels = [names.get(number) or f"?{number}" for (number,) in _FIRST_WORD.iter_unpack(values)]
+        found.update(zip(whole, labels, strict=True))
     return found
 
 

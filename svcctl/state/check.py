@@ -66,7 +66,7 @@ def _repair(writer: Writer, found: list[Finding]) -> tuple[list[Finding], list[F
     rest: list[Finding] = []
     if _is_marked(writer):
         recover(writer)
-    elif not pins.usable(writer):
+    if not pins.usable(writer):
         # Without a mark: `meta` itself may be what cannot be reached.
         more, rest = mend(lambda: list(pins.find(writer)))
     if pins.usable(writer):
@@ -76,7 +76,7 @@ def _repair(writer: Writer, found: list[Finding]) -> tuple[list[Finding], list[F
                 now, rest = mend(lambda: audit(writer, deep=True))
             more += now
     else:
-        rest = rest or audit(writer)
+        rest = rest or audit(writer, deep=True)
     left += rest
     mended = {one[:2]: one for one in found + more if not any(one[:2] == other[:2] for other in left)}
     return list(mended.values()), left

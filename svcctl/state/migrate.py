@@ -7,6 +7,7 @@ writing are copied before the swap, and what was added meanwhile is added after 
 
 from __future__ import annotations
 
+from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from svcctl.bpf.errors import BpfError
 from svcctl.bpf.map import Map
 from svcctl.errors import Incompatible
 from svcctl.maps import catalog
-from svcctl.maps.layouts import COPY_REQUEST, SOCKETS_PER_DESTINATION, U32, CopyRequest
+from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32
 from svcctl.record import Record
 from svcctl.state.programs import load_object
 from svcctl.state.session import pin_error
@@ -23,13 +24,26 @@ from svcctl.state.session import pin_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from svcctl.bpf.program import Program
     from svcctl.maps.layouts import Layout
     from svcctl.state.session import State
 
     Convert = Callable[[bytes], bytes]
 
-COUNTERS = ("dispatch_stats", "drop_stats")
-ETHERNET_HEADER = 14
+COUNTERS = ("dispatch_stats", "drop_stats", "service_stats")
+
+# struct bpf_sk_lookup: family, protocol, remote_ip4, local_ip4, local_port, ingress_ifindex; the rest is zero.
+_CONTEXT = Struct("=8x3I20xI16x2I4x")
+_AF_INET, _TCP = 2, 6
+_SK_PASS = 1
+
+
+class CopyRequest(Record):
+    """What `copy_sockets` copies: first slot to read, first to write, how many (16 at most)."""
+
+    source: int
+    target: int
+    slots: int
 
 
 class Field(Record):
@@ -77,11 +91,14 @@ def copy_entries(name: str, old: Map, new: Map, keys: bytes, values: bytes, coun
         new.update_many(keys, values, count)
         return
     out_keys, out_values, kept = [], [], 0
+    empty = bytes(value_size) if is_array else None  # as a new array is anyway: most of a large one
     for number in range(count):
+        value = values[value_size * number : value_size * (number + 1)]
+        if value == empty:
+            continue
         key = keys[key_size * number : key_size * (number + 1)]
         if is_array and U32.unpack(key)[0] >= new.info.max_entries:
             continue
-        value = values[value_size * number : value_size * (number + 1)]
         out_keys.append(convert_key(key) if convert_key else key)
         out_values.append(convert_value(value) if convert_value else value)
         kept += 1
@@ -124,20 +141,32 @@ def _add_words(have: bytes, plus: bytes, minus: bytes) -> bytes:
     return b"".join(words)
 
 
-def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> int:
-    """Copy slots by a BPF program; returns how many sockets could not be copied.
+def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> list[int]:
+    """Copy slots by a BPF program; returns for each request how many sockets could not be copied.
 
     User space reads cookies from a sockmap, never sockets. One that closes meanwhile leaves both maps.
     """
-    failed = 0
     with (
         load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded,
         loaded.program("copy_sockets") as program,
     ):
-        for request in requests:
-            packet = (bytes(ETHERNET_HEADER) + COPY_REQUEST.pack(request)).ljust(64, b"\0")
-            failed += program.test_run(data=packet).retval
-    return failed
+        return [_failures(program, request) for request in requests]
+
+
+def _failures(program: Program, request: CopyRequest) -> int:
+    """Copy one request; how many of its sockets could not be copied."""
+    if _copy(program, request):
+        return 0
+    return sum(
+        not _copy(program, CopyRequest(request.source + slot, request.target + slot, 1))
+        for slot in range(request.slots)
+    )
+
+
+def _copy(program: Program, request: CopyRequest) -> bool:
+    """Run bpf/copy.bpf.c, which says how a request is put into its context; False if a socket was not copied."""
+    context = _CONTEXT.pack(_AF_INET, _TCP, request.source, request.target, request.slots, 0)
+    return program.test_run(ctx_in=context).retval == _SK_PASS
 
 
 def all_slots(destination: int) -> CopyRequest:
@@ -148,7 +177,7 @@ def all_slots(destination: int) -> CopyRequest:
 
 def _converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:
     """Functions for key and value of one entry, None where the layout is the present one."""
-    key_layout, value_layout = catalog.LAYOUTS[name]
+    key_layout, value_layout = catalog.map_layouts(name)
     shape = catalog.MAPS[name]
     info = old.info
     key = _converter(name, old, key_layout, info.btf_key_type_id) if info.key_size != shape.key_size else None

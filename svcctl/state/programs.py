@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
@@ -36,6 +35,8 @@ def object_path(name: str) -> str:
 
 def object_digest(path: str) -> bytes:
     """SHA-256 of an object file: what `programs` identifies a program by. Kernel tags changed with 6.18."""
+    import hashlib  # loads OpenSSL: 2 ms that most commands need not spend
+
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).digest()
 

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 def recover(writer: Writer, *, say: bool = True) -> list[Finding]:
     """Finish or undo an interrupted swap, make recorded links, correct every count; then clear the mark.
 
-    Returns what needs a decision. Says on stderr whose work it completes.
+    Of an older layout, which only `upgrade` may have begun to change, just the swap is looked at. Returns what
+    needs a decision. Says on stderr whose work it completes.
     """
-    from svcctl.state.audit import audit
-
     meta = writer.meta()
     if say:
         writer.place.notice(
@@ -33,13 +32,20 @@ def recover(writer: Writer, *, say: bool = True) -> list[Finding]:
         swap.go_forward(writer)
     else:
         swap.drop_next(writer)
-    _, left = mend(lambda: audit(writer))
-    if not any(one.invariant == "pins" for one in left):
-        destinations.release_unused(writer)
+    left = _recount(writer) if meta.schema == layouts.SCHEMA else []
     if left and say:
         writer.place.notice(f"{len(left)} problems need a decision: 'svcctl check' lists them")
     meta = writer.meta()
     writer.put_meta(meta._replace(generation=(meta.generation | 1) + 1))
+    return left
+
+
+def _recount(writer: Writer) -> list[Finding]:
+    from svcctl.state.audit import audit
+
+    _, left = mend(lambda: audit(writer))
+    if not any(one.invariant == "pins" for one in left):
+        destinations.release_unused(writer)
     return left
 
 

@@ -40,8 +40,11 @@ from svcctl.model.service import blocked_addresses, blocks_of, families, fronten
 from svcctl.model.service_endpoint import format_frontend
 from svcctl.state import services
 from svcctl.state.destinations import full
+from svcctl.state.drains import note_drains
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from svcctl.model.service import BackendSet, Service
     from svcctl.model.service_endpoint import Backend
     from svcctl.state.services import Stored
@@ -92,7 +95,7 @@ def plan_change(state: State, have: Stored | None, want: Service | None) -> Chan
     for family in families(want) if want else ():
         if family not in lanes:
             if following >= state.map("current").info.max_entries:
-                lanes[family] = _free_lane(state, set(lanes.values()))
+                lanes[family] = free_lane(state, set(lanes.values()))
             else:
                 lanes[family] = following
                 following += 1
@@ -105,7 +108,7 @@ def plan_change(state: State, have: Stored | None, want: Service | None) -> Chan
     return change
 
 
-def _free_lane(state: State, taken: set[int]) -> int:
+def free_lane(state: State, taken: set[int]) -> int:
     """A lane nobody has, once all have been handed out. Raises Full."""
     used = {lane for one in services.read_all(state).values() for lane in one.lanes.values()} | taken
     largest = state.map("current").info.max_entries
@@ -119,8 +122,8 @@ def _frontend_words(
     state: State, have: Stored | None, want: Service | None, lanes: dict[int, int]
 ) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
     """Words to write and keys to delete in `frontends`."""
-    before = _words(have.service, have.lanes) if have else {}
-    after = _words(want, lanes) if want else {}
+    before = words_of(have.service, have.lanes) if have else {}
+    after = words_of(want, lanes) if want else {}
     mine = have.service.id if have else 0
     for key in after.keys() - before.keys():
         owner = services.owner_of_frontend(state, key)
@@ -135,7 +138,7 @@ def _frontend_words(
     return changed, tuple(before.keys() - after.keys())
 
 
-def _words(service: Service, lanes: dict[int, int]) -> dict[bytes, bytes]:
+def words_of(service: Service, lanes: dict[int, int]) -> dict[bytes, bytes]:
     """All entries of `frontends` that a service has."""
     words = {}
     for one in service.frontends:
@@ -260,10 +263,11 @@ def apply_change(writer: Writer, change: Change) -> None:
     with writer.changing(**change.reserve):
         _add_usage(writer, {name: count for name, count in _deltas(change).items() if count > 0})
         if want is not None:
+            note_drains(writer, want)
             _write_backends(writer, change)
             _write_index(writer, change)
             for block in change.blocks:
-                _write_block(writer, change, block)
+                write_block(writer, want.id, change.backends, block)
         else:
             assert have is not None
             writer.map("services").delete(U32.pack(have.service.id))
@@ -332,24 +336,20 @@ def _write_backends(writer: Writer, change: Change) -> None:
                 ids.update(key, BACKEND_ID.pack(value._replace(refs=value.refs + 1)))
 
 
-def _write_block(writer: Writer, change: Change, block: NewBlock) -> None:
-    """Slots, members, then the record that makes them a block. Nothing leads here yet."""
-    assert change.want is not None
-    ids = [change.backends[backend] for backend, _ in block.set.members]
-    table = alias_table([weight for _, weight in block.set.members])
-    if ids:
-        slot_keys = b"".join(SLOT_KEY.pack(SlotKey(block.number, n)) for n in range(len(table)))
-        slot_values = b"".join(
-            SLOT.pack(Slot(ids[own], ids[alias], threshold, block.number)) for own, alias, threshold in table
-        )
-        writer.map("slots").update_many(slot_keys, slot_values, len(table))
-        member_keys = b"".join(MEMBER_KEY.pack(MemberKey(block.number, number)) for number in ids)
-        writer.map("members").update_many(member_keys, b"".join(map(U32.pack, range(len(ids)))), len(ids))
+def block_content(
+    service: int, backends: Mapping[Backend, int], block: NewBlock
+) -> tuple[list[Slot], list[int], Block]:
+    """(slots, member ids in the order of their slots, record) of a block; `backends` gives ids."""
+    ids = [backends[backend] for backend, _ in block.set.members]
+    slots = [
+        Slot(ids[own], ids[alias], threshold, block.number)
+        for own, alias, threshold in alias_table([weight for _, weight in block.set.members])
+    ]
     record = Block(
         block=block.number,
-        service=change.want.id,
+        service=service,
         lane=block.lane,
-        slots=len(table),
+        slots=len(slots),
         affinity_seconds=block.set.affinity_seconds,
         verdict=block.set.verdict,
         ranges=0,
@@ -357,6 +357,17 @@ def _write_block(writer: Writer, change: Change, block: NewBlock) -> None:
         flags=0,
         members=len(ids),
     )
+    return slots, ids, record
+
+
+def write_block(writer: Writer, service: int, backends: Mapping[Backend, int], block: NewBlock) -> None:
+    """Slots, members, then the record that makes them a block. Nothing leads here yet."""
+    slots, ids, record = block_content(service, backends, block)
+    if ids:
+        slot_keys = b"".join(SLOT_KEY.pack(SlotKey(block.number, n)) for n in range(len(slots)))
+        writer.map("slots").update_many(slot_keys, b"".join(map(SLOT.pack, slots)), len(slots))
+        member_keys = b"".join(MEMBER_KEY.pack(MemberKey(block.number, number)) for number in ids)
+        writer.map("members").update_many(member_keys, b"".join(map(U32.pack, range(len(ids)))), len(ids))
     writer.map("blocks").update(U32.pack(block.number), BLOCK.pack(record))
 
 
@@ -369,8 +380,8 @@ def _delete_words(writer: Writer, change: Change) -> None:
 
 def _count_special(writer: Writer, change: Change, by: int) -> None:
     """Frontends that make programs look further: up before they are there, down after they are gone."""
-    before = _special(change.have.service) if change.have else (0, 0)
-    after = _special(change.want) if change.want else (0, 0)
+    before = special_frontends(change.have.service) if change.have else (0, 0)
+    after = special_frontends(change.want) if change.want else (0, 0)
     node_ports, blocked = after[0] - before[0], after[1] - before[1]
     node_ports, blocked = (
         (max(node_ports, 0), max(blocked, 0)) if by > 0 else (min(node_ports, 0), min(blocked, 0))
@@ -393,7 +404,7 @@ def _count_special(writer: Writer, change: Change, by: int) -> None:
     )
 
 
-def _special(service: Service) -> tuple[int, int]:
+def special_frontends(service: Service) -> tuple[int, int]:
     """(frontends with the zero address, blocked addresses)"""
     from svcctl.model.service_endpoint import is_zero
 
@@ -438,7 +449,7 @@ def _overwritten(change: Change) -> int:
     """Words that replaced an entry of this service: counted up as new, so to be taken back."""
     if change.have is None:
         return 0
-    before = _words(change.have.service, change.have.lanes)
+    before = words_of(change.have.service, change.have.lanes)
     return sum(1 for key in change.words if key in before)
 
 

@@ -18,7 +18,7 @@ from svcctl.bpf.map import Map
 from svcctl.errors import Conflict, Incompatible
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32
-from svcctl.state.attach import open_program, pin_map, record_program
+from svcctl.state.attach import attach_netns, is_attached, open_program, pin_map, record_program
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def swap(writer: Writer, between: Callable[[], None] | None = None, **fields: An
     bits = sum(1 << s.number for s in catalog.PROGRAMS if os.path.lexists(writer.pin(catalog.NEXT + s.pin)))
     writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_FORWARD, swap_programs=bits, **fields))
     go_forward(writer, between)
+    if is_attached(writer):
+        attach_netns(writer)  # its link may have been of no use any more
 
 
 def go_forward(writer: Writer, between: Callable[[], None] | None = None) -> None:
@@ -183,5 +185,5 @@ def _update_link(writer: Writer, shape: ProgramShape) -> None:
                         raise swapped(writer, shape, link.info.program_id, current.info.id) from error
                     if error.errno != ENOLINK:
                         raise
-                    # Detached by hand: the link cannot be used again. The audit makes another.
+                    # Detached by hand: the link cannot be used again. Another one is made when all is done.
                     os.unlink(writer.pin(shape.link_pin))

@@ -67,7 +67,9 @@ def upgrade(place: Place, options: UpgradeOptions, command: str, *, dry_run: boo
         if not dry_run:
             if options.force:
                 swap.take_link_back(writer, catalog.DISPATCH)
-            _finish_interrupted(writer)
+            meta = writer.meta()
+            if meta.generation & 1 or meta.swap_phase != enums.SWAP_NONE:
+                recover(writer)
         maps: dict[str, Map] = {}
         try:
             for name in catalog.MAPS:
@@ -77,19 +79,6 @@ def upgrade(place: Place, options: UpgradeOptions, command: str, *, dry_run: boo
         finally:
             for opened in maps.values():
                 opened.close()
-
-
-def _finish_interrupted(writer: Writer) -> None:
-    """What the first command after one that died does; of an older layout only the swap, which has none."""
-    meta = writer.meta()
-    if not (meta.generation & 1 or meta.swap_phase != enums.SWAP_NONE):
-        return
-    if meta.schema == layouts.SCHEMA:
-        recover(writer)
-    elif meta.swap_phase == enums.SWAP_FORWARD:
-        swap.go_forward(writer)
-    else:
-        swap.drop_next(writer)
 
 
 def _upgrade(writer: Writer, options: UpgradeOptions, maps: dict[str, Map], dry_run: bool) -> Upgraded:
@@ -264,7 +253,7 @@ def _copy_dispatch(
             if name != "sockets":
                 migrate.copy_content(name, old, new)
                 continue
-            failed = migrate.copy_sockets(old, new, map(migrate.all_slots, _ids(maps)))
+            failed = sum(migrate.copy_sockets(old, new, map(migrate.all_slots, _ids(maps))))
             if failed:
                 # The kernel takes no socket that was shut down: it can have no connections now either.
                 writer.place.notice(f"{failed} sockets that no longer listen were not carried over")

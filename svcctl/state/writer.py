@@ -104,8 +104,9 @@ class Change:
                 if self.fields:
                     writer.put_meta(writer.meta()._replace(**self.fields))
                 return
-            writer.map("writers")  # needed at the end: not to be missed only then
             meta = writer.meta()
+            if meta.schema == layouts.SCHEMA:  # else `upgrade` is about to make it anew
+                writer.map("writers")  # needed at the end: not to be missed only then
             writer.put_meta(
                 meta._replace(
                     generation=meta.generation | 1,
@@ -273,7 +274,7 @@ def check_map_ids(state: State, names: tuple[str, ...]) -> None:
 
     Any map that is missing is missed now, and not when half the work is done.
     """
-    for name in catalog.MAPS:
+    for name in (*catalog.STATE_MAPS, *catalog.DISPATCH_MAPS):
         if not os.path.lexists(state.pin(name)):
             raise places.missing_pin(state.pin(name))
     state.check_maps(names)

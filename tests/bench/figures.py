@@ -48,7 +48,7 @@ class Report:
         """A new table begins."""
         self._section = self.sections.setdefault(name, [])
         print(f"\n{name}: {about}", flush=True)
-        print(f"  {'':46} {'figure':>12} {'goal':>8}         {'svcctl':>12}  peer", flush=True)
+        print(f"  {'':52} {'figure':>12} {'goal':>8}         {'svcctl':>12}  peer", flush=True)
 
     def add(self, figure: Figure) -> None:
         """One more line."""
@@ -56,7 +56,7 @@ class Report:
         goal = "" if figure.goal is None else number(figure.goal)
         verdict = {None: "", True: "ok", False: "MISSED"}[figure.met]
         shown = f"{number(figure.figure)} {figure.unit}".strip()
-        line = f"  {figure.name:46} {shown:>12} {goal:>8} {verdict:7} {figure.measured:>12}  {figure.peer}"
+        line = f"  {figure.name:52} {shown:>12} {goal:>8} {verdict:7} {figure.measured:>12}  {figure.peer}"
         print(line.rstrip(), flush=True)
         if figure.about:
             print(f"  {'':4}{figure.about}", flush=True)

@@ -8,16 +8,19 @@ import subprocess
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from svcctl.host.socket_info import describe
 from svcctl.model.binding import KEY
 from svcctl.model.constants import IPV4, TCP
 from svcctl.model.prefix import MAPPED, mask_address
 from svcctl.state.bulk import replace_all
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
+from svcctl.state.sockets import Offer, apply_register, plan_register
 from svcctl.state.writer import open_writer
 from tests.bench.processes import SVCCTL
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
 PORT = 443
@@ -33,6 +36,13 @@ class Loaded:
         want = {key: f"label-{index % LABELS}" for index, key in enumerate(keys)}
         with open_writer(Place(), "bench") as writer:
             replace_all(writer, want)
+
+    def register(self, listener: socket.socket) -> None:
+        """Put one socket behind every label."""
+        offer = Offer(listener.fileno(), describe(listener.fileno()))
+        with open_writer(Place(), "bench") as writer:
+            for label in range(LABELS):
+                apply_register(writer, plan_register(writer, f"label-{label}", [offer]))
 
     @property
     def path(self) -> str:
@@ -81,8 +91,8 @@ def prefixes(count: int, seed: int) -> list[bytes]:
     return list(found)
 
 
-def an_address_in(key: bytes, source: random.Random) -> int:
-    """A random IPv4 address that the binding with this key covers, as a number."""
+def an_address_in(key: bytes, source: random.Random) -> bytes:
+    """A random address, 16 bytes, that the IPv4 binding with this key covers."""
     bits, _, _, _, address = KEY.unpack(key)
     (first,) = _U32.unpack(address[12:])
-    return int(first | source.getrandbits(32) & ((1 << (160 - bits)) - 1))
+    return MAPPED + _U32.pack(first | source.getrandbits(32) & ((1 << (160 - bits)) - 1))

@@ -81,7 +81,9 @@ def _sendto_in(one: socket.socket, address: str, port: int) -> None:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    where = socket.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + socket.inet_aton(address) + bytes(8)
+    where = (
+        socket.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + socket.inet_aton(address) + bytes(8)
+    )
     assert libc.sendto(one.fileno(), b"?", 1, 0, where, len(where)) == 1, os.strerror(ctypes.get_errno())
 
 
@@ -174,7 +176,13 @@ def test_no_usable_backend(balanced: Balanced, state: str) -> None:
     balanced.add("web", f"{VIP}:80/tcp", backends=backends)
     svc("backend", "set", "web", *backends, *(("--weight", 0) if state == "weight" else ("--state", state)))
     assert balanced.error(VIP, 80) == errno.EHOSTUNREACH
-    svc("backend", "set", "web", backends[1], *(("--weight", 1) if state == "weight" else ("--state", "active")))
+    svc(
+        "backend",
+        "set",
+        "web",
+        backends[1],
+        *(("--weight", 1) if state == "weight" else ("--state", "active")),
+    )
     assert set(balanced.ask_often(10, VIP, 80)) == {backends[1]}
 
 
@@ -224,9 +232,7 @@ def test_blocked_address_of_two_services(balanced: Balanced) -> None:
 
 def test_source_ranges_are_never_served_unfiltered(balanced: Balanced) -> None:
     backend = balanced.farm.open("127.0.1.1", 8080)
-    balanced.add(
-        "web", f"{VIP}:80/tcp", backends=[backend], kind="load-balancer", source="10.0.0.0/8"
-    )
+    balanced.add("web", f"{VIP}:80/tcp", backends=[backend], kind="load-balancer", source="10.0.0.0/8")
     assert balanced.error(VIP, 80) == errno.EHOSTUNREACH
     assert (balanced.stats("web").dropped, balanced.drops("FILTERED")) == (1, 1)
 

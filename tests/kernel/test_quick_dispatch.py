@@ -104,7 +104,7 @@ def test_digest_of_exact_keys(small: World) -> None:
     """Python and the program compute the same digest: whatever is bound is found, a wrong digest is not."""
     chosen = random.Random(1)
     hosts = []
-    for _ in range(40):
+    for _ in range(40 if SLOWNESS == 1 else 12):
         kind, port = chosen.choice(["tcp", "udp"]), chosen.choice([0, 1, 80, 65535])
         host = ".".join(str(chosen.randrange(256)) for _ in range(4))
         if chosen.random() < 0.5:
@@ -161,8 +161,8 @@ def test_group_down_to_its_last_member(small: World, server: Server, kind: str) 
 
 @pytest.mark.quick
 @pytest.mark.covers(
-    "upgrade", "copy_sockets: tc", "copy_sockets: map sockmap", "copy_sockets: helper map_lookup_elem",
-    "copy_sockets: helper map_update_elem", "copy_sockets: helper sk_release", "copy_sockets: helper skb_load_bytes",
+    "upgrade", "copy_sockets: sk_lookup", "copy_sockets: map sockmap", "copy_sockets: helper map_lookup_elem",
+    "copy_sockets: helper map_update_elem", "copy_sockets: helper sk_release",
 )  # fmt: skip
 def test_upgrade_and_resize_under_load(small: World, server: Server) -> None:
     """Programs swapped and maps grown with the sockets in them: no request fails."""
@@ -188,7 +188,7 @@ def test_killed_writer(small: World, server: Server, tmp_path: Path) -> None:
     svc("bind", "web", "tcp", AT[4], 80)
     svc("register-pid", server.pid, "web", "tcp", "127.0.0.1", opened.port)
     base = {"label": "web", "protocol": "tcp", "prefix": AT[4], "port": 80}
-    hosts = [base | {"prefix": f"127.7.{n // 250}.{n % 250}"} for n in range(900)]
+    hosts = [base | {"prefix": f"127.7.{n // 250}.{n % 250}"} for n in range(500)]
     few, many = tmp_path / "few.json", tmp_path / "many.json"
     few.write_text(json.dumps({"bindings": [base]}))
     many.write_text(json.dumps({"bindings": [base, *hosts]}))
@@ -211,12 +211,12 @@ def test_killed_writer(small: World, server: Server, tmp_path: Path) -> None:
         svc("check")
         svc("load-bindings", few)
         assert len(svc("bindings", "-o", "json").json["bindings"]) == 1
-        if cut == 2:
+        if cut == (2 if SLOWNESS == 1 else 1):
             break
     assert cut, "no writer was killed in the middle of its work"
     svc("load-bindings", many)
-    assert len(svc("bindings", "-o", "json").json["bindings"]) == 901
-    assert ask("tcp", "127.7.3.149", 80) == "it"
+    assert len(svc("bindings", "-o", "json").json["bindings"]) == 501
+    assert ask("tcp", "127.7.1.249", 80) == "it"
     svc("check")
 
 

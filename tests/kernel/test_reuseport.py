@@ -216,3 +216,24 @@ def test_udp_socket_that_connects_after_registration(loaded: World, server: Serv
     no_socket, refused = errors()
     assert no_socket == 1
     assert refused >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_are_carried_over_when_the_map_grows(loaded: World, server: Server, kind: str) -> None:
+    """All members by a program of svcctl's; one that was shut down cannot be, which is said, and is no loss."""
+    group = open_group(server, kind, 5)
+    svc("bind", "web", kind, AT, 80)
+    svc("register-pid", server.pid, "web", kind, "127.0.0.1", group[0].port)
+    if kind == "tcp":
+        server.ask("shutdown", name="m2")
+    with asking(kind, AT, 80) as client:
+        client.wait_for(5)
+        ran = svc("upgrade", "--max-destinations", 128)
+        client.wait_for(5)
+    kept = {one.cookie for number, one in enumerate(group) if kind == "udp" or number != 2}
+    assert cookies() == kept
+    assert ("1 sockets that no longer listen" in ran.err) == (kind == "tcp")
+    assert {answer[0] for answer in client.heard} == {"m"}, client.heard
+    for number in (0, 1, 4):
+        server.close(f"m{number}")
+    assert "m3" in ask_often(kind, AT, 80, 40)

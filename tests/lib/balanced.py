@@ -251,7 +251,10 @@ class Balanced:
     def stands(self, one: socket.socket) -> list[tuple[str, str]]:
         """(backend, frontend) of each entry of a socket, as `address:port`."""
         return [
-            (_place(entry.backend_address, entry.backend_port), _place(entry.frontend_address, entry.frontend_port))
+            (
+                _place(entry.backend_address, entry.backend_port),
+                _place(entry.frontend_address, entry.frontend_port),
+            )
             for entry in self.reverse().get(cookie(one), [])
         ]
 

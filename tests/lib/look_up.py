@@ -31,8 +31,14 @@ def look_up(program: Program, protocol: int, family: int, address: bytes, port: 
 
     The kernel answers EOPNOTSUPP when the chosen socket is in a SO_REUSEPORT group.
     """
+    done = program.test_run(context(protocol, family, address, port), ctx_size_out=_CONTEXT.size)
+    return Answer(done.retval, int.from_bytes(done.ctx[:8], "little" if _little() else "big"))
+
+
+def context(protocol: int, family: int, address: bytes, port: int) -> bytes:
+    """The struct bpf_sk_lookup of a connection from the loopback address to `address` and `port`."""
     ipv4 = family == IPV4
-    context = _CONTEXT.pack(
+    return _CONTEXT.pack(
         0,
         _AF_INET if ipv4 else _AF_INET6,
         protocol,
@@ -45,8 +51,6 @@ def look_up(program: Program, protocol: int, family: int, address: bytes, port: 
         port,
         0,
     )
-    done = program.test_run(ctx_in=context, ctx_size_out=_CONTEXT.size)
-    return Answer(done.retval, int.from_bytes(done.ctx[:8], "little" if _little() else "big"))
 
 
 def _little() -> bool:

@@ -16,6 +16,7 @@ from svcctl.model.binding import Binding, parse_binding
 from svcctl.model.constants import IPV4, IPV6, TCP, UDP
 from svcctl.model.destination import Destination, DestinationKey
 from svcctl.model.label import check_label
+from svcctl.model.listing import listing_rows
 from svcctl.model.precedence import choose
 from tests.unit.model_values import Address, bindings, bytes16, labels, small_addresses, small_bindings
 
@@ -242,3 +243,19 @@ def test_light_imports() -> None:
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     heavy = {"json", "ipaddress", "socket", "dataclasses", "subprocess", "logging"}
     assert not heavy & set(run.stdout.split())
+
+
+@given(st.lists(bindings, max_size=30, unique_by=Binding.key))
+def test_listing_rows_are_key_fields_in_listing_order(some: list[Binding]) -> None:
+    labels = {each.key(): each.label for each in some}
+    keys = sorted(labels, key=subject.listing_order)
+    assert list(listing_rows(labels)) == [(*subject.key_fields(key), labels[key]) for key in keys]
+    assert list(listing_rows(labels, keys[::2])) == list(
+        listing_rows({key: labels[key] for key in keys[::2]})
+    )
+
+
+def test_listing_shows_what_svcctl_never_writes() -> None:
+    odd = [subject.KEY.pack(5, 99, 7, 80, bytes(16)), subject.KEY.pack(1 << 31, 6, 4, 0, bytes(16))]
+    rows = list(listing_rows(dict.fromkeys(odd, "?7")))
+    assert rows == [("tcp", f"0.0.0.0/{(1 << 31) - 128}", 0, "?7"), ("99", "::/-27", 80, "?7")]

@@ -61,7 +61,12 @@ def test_sound_files_take_the_quick_way(monkeypatch: pytest.MonkeyPatch, protoco
     """All but the last piece: otherwise a million entries take twice as long."""
     slowly: list[int] = []
     plain = bindings_file._entry_at
-    monkeypatch.setattr(bindings_file, "_entry_at", lambda text, at: slowly.append(at) or plain(text, at))
+
+    def entry_at(text: str, at: int) -> Any:
+        slowly.append(at)
+        return plain(text, at)
+
+    monkeypatch.setattr(bindings_file, "_entry_at", entry_at)
     entries = [
         {"label": f"web-{n % 7}", "prefix": f"10.{n >> 8}.{n & 255}.0/24", "port": n, **protocol}
         for n in range(5_000)

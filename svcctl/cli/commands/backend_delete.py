@@ -10,6 +10,8 @@ from svcctl.cli.service_params import BACKEND, SERVICE
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
     from svcctl.model.service_endpoint import Backend
+    from svcctl.state.services import Stored
+    from svcctl.state.session import State
 
 
 @verb(
@@ -25,17 +27,26 @@ def command(env: Env, service: str, backends: tuple[Backend, ...], terminate: bo
     """Take backends away: no new connections; old ones go on unless --terminate ends them.
 
     A connected UDP socket would otherwise send to the backend for ever. Unconnected ones move on by themselves.
+    Ended are sockets in all network namespaces of the host; those connected to a backend's own address are not.
     """
-    from svcctl.cli.access import place
     from svcctl.cli.service_commands import change_service
     from svcctl.errors import UsageProblem
     from svcctl.model.service_edit import delete_backends
 
     if tcp and not terminate:
         raise UsageProblem("backend delete: --tcp goes with --terminate")
-    have, _ = change_service(env, service, "backend delete", lambda old, now: delete_backends(old, backends))
-    if terminate and have is not None and not env.dry_run:
+
+    def end(state: State, have: Stored) -> None:
         from svcctl.state.terminate import terminate as end_sockets
 
-        ended = end_sockets(place(env), have.service.id, backends, tcp=tcp)
-        env.notice(f"ended {ended} sockets")
+        ended = end_sockets(state, have.service.id, backends, tcp=tcp, dry_run=env.dry_run)
+        env.notice(f"{'would end' if env.dry_run else 'ended'} {ended}")
+
+    change_service(
+        env,
+        service,
+        "backend delete",
+        # With --terminate a backend may have gone already: what was left then is ended now.
+        lambda old, now: delete_backends(old, backends, missing_ok=terminate),
+        then=end if terminate else None,
+    )

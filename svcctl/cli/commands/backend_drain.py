@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 @argument("service", SERVICE, "Name of the service.")
 @argument("backends", BACKEND, "ADDRESS:PORT of its backends.", nargs=-1, required=True)
 @option(
-    "--after", type=SECONDS, metavar="SECONDS", help="End what is left after so long: done by 'svcctl gc'."
+    "--after",
+    type=SECONDS,
+    metavar="SECONDS",
+    help="End what is left after so long: the next command on services does, or 'svcctl gc'.",
 )
 def command(env: Env, service: str, backends: tuple[Backend, ...], after: float | None) -> None:
-    """Send no new connections to backends; old ones live. Affinity to them ends with their next connection."""
+    """Send no new connections to backends; old ones live. Affinity to them ends with their next connection.
+
+    With --after, UDP sockets and TCP connections that are left when the time is over are ended, and the backends
+    are down from then on.
+    """
     from svcctl.cli.service_commands import change_service
     from svcctl.model.service_edit import drain_backends
 

@@ -33,7 +33,8 @@ def command(env: Env, protocol: int | None, prefix: Prefix | None, port: int | N
     A binding for all ports (port 0) matches every port given.
     """
     from svcctl.cli.access import reading
-    from svcctl.model.binding import Binding, key_fields, listing_order
+    from svcctl.model.binding import Binding
+    from svcctl.model.listing import listing_rows
     from svcctl.model.prefix import overlaps
     from svcctl.state.bindings import read_labels
 
@@ -45,13 +46,12 @@ def command(env: Env, protocol: int | None, prefix: Prefix | None, port: int | N
         keys = [key for key in keys if Binding.from_key(key, "").port in (0, port)]
     if prefix is not None:
         keys = [key for key in keys if overlaps(Binding.from_key(key, "").prefix, prefix)]
-    keys.sort(key=listing_order)
     if not keys and env.output in ("text", "wide"):
         env.notice("no bindings" if not labels else "no bindings matched")
         return
     env.emit(
         "bindings",
-        ((*key_fields(key), labels[key]) for key in keys),
+        listing_rows(labels, keys),
         COLUMNS,
         name=lambda row: f"{row[3]}#{row[0]}:[{row[1]}]:{row[2]}",
     )

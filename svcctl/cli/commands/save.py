@@ -19,7 +19,7 @@ MODE = 0o600
 _WORDS = ("saved", "save")
 
 
-@verb("save", examples=("svcctl save", "svcctl save /root/bindings.json"), exits=(0, 1, 2, 3, 4, 7, 9))
+@verb("save", examples=("svcctl save", "svcctl save /srv/bindings.json"), exits=(0, 1, 2, 3, 4, 7, 9))
 @argument("file", FILE, f"Where to write it [{DEFAULT}].", required=False, default=DEFAULT)
 def command(env: Env, file: str) -> None:
     """Write the output of 'svcctl export' to FILE, for svcctl-restore.service to load at boot.
