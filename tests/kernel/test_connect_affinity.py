@@ -34,7 +34,9 @@ def age(balanced: Balanced, seconds: float) -> None:
     with Map.open_pinned(f"{balanced.state_dir}/affinity") as table:
         for key, data in list(table.items()):
             value = AFFINITY.unpack(data)
-            table.update(key, AFFINITY.pack(value._replace(used_ns=value.used_ns - int(seconds * 1e9) & (1 << 64) - 1)))
+            table.update(
+                key, AFFINITY.pack(value._replace(used_ns=value.used_ns - int(seconds * 1e9) & (1 << 64) - 1))
+            )
 
 
 def test_sliding_time_out(balanced: Balanced, backends: list[str]) -> None:
@@ -95,7 +97,9 @@ def test_one_for_all_frontends(balanced: Balanced, backends: list[str]) -> None:
     balanced.add("other", f"{VIP}:82/tcp", backends=backends, affinity=30)
     first = balanced.ask(VIP, 80)
     for _ in range(5):
-        assert balanced.ask(VIP, 81) == balanced.ask("10.96.0.11", 80) == balanced.ask(VIP, 80, "udp") == first
+        assert (
+            balanced.ask(VIP, 81) == balanced.ask("10.96.0.11", 80) == balanced.ask(VIP, 80, "udp") == first
+        )
     assert len(rows(balanced)) == 1
     balanced.ask(VIP, 82)
     assert len(rows(balanced)) == 2
@@ -117,8 +121,8 @@ def test_client_is_the_network_namespace(balanced: Balanced, backends: list[str]
     balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=30)
     balanced.ask(VIP, 80, "udp")
     code = (
-        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('%s', 80))\nkeep.append(s)\n"
-        "import struct\nout = struct.unpack('=Q', s.getsockopt(1, 71, 8))[0]" % VIP
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('{}', 80))\nkeep.append(s)\n"
+        "import struct\nout = struct.unpack('=Q', s.getsockopt(1, 71, 8))[0]".format(VIP)
     )
     cookies = set()
     for _ in range(3):

@@ -42,8 +42,8 @@ def pod(balanced: Balanced) -> Iterator[Child]:
             "ip link set node0 up"
         )
         one.run(
-            "import subprocess\nsubprocess.run('ip link set lo up; ip address add %s/24 dev pod0; ip link set pod0 up; "
-            "ip route add default via %s', shell=True, check=True)" % (PEER, NODE)
+            "import subprocess\nsubprocess.run('ip link set lo up; ip address add {}/24 dev pod0; ip link set pod0 up; "
+            "ip route add default via {}', shell=True, check=True)".format(PEER, NODE)
         )
         yield one
 
@@ -188,7 +188,9 @@ def test_exclude_udp(balanced: Balanced) -> None:
 
 
 def test_excluded_from_the_start(world: World) -> None:
-    with balanced(world, "--exclude-udp", "--max-services", 16, "--max-backends", 64, "--max-sockets", 256) as made:
+    with balanced(
+        world, "--exclude-udp", "--max-services", 16, "--max-backends", 64, "--max-sockets", 256
+    ) as made:
         assert not catalog.UDP_HOOKS & set(hooks(made.cgroup))
         backend = made.farm.open("127.0.1.1", 8080, "tcp udp")
         made.add("web", f"{VIP}:80/tcp", f"{VIP}:80/udp", backends=[backend])
@@ -220,17 +222,16 @@ def test_socket_and_cgroup(balanced: Balanced) -> None:
 
 def test_socket_made_before_the_balancer(world: World) -> None:
     """A socket of the subtree is served whenever it was made."""
-    with own_cgroup() as path:
-        with child() as one:
-            join(path, one.pid)
-            one.run("s = socket.socket()\ns.settimeout(2)\nkeep.append(s)")
-            svc("load", "--no-dispatcher")
-            svc("attach", "cgroup", path, "--max-services", 16, "--max-backends", 64, "--max-sockets", 256)
-            with socket.create_server(("127.0.1.1", 8080)) as listener:
-                svc("service", "add", "web", "--frontend", f"{VIP}:80/tcp", "--backend", "127.0.1.1:8080")
-                assert one.run(f"out = keep[0].connect_ex(({VIP!r}, 80))") == 0
-                assert one.run("out = list(keep[0].getpeername())") == [VIP, 80]
-                listener.accept()[0].close()
-            svc("unload", "--yes")
-            # Without the balancer the real peer is seen.
-            assert one.run("out = list(keep[0].getpeername())") == ["127.0.1.1", 8080]
+    with own_cgroup() as path, child() as one:
+        join(path, one.pid)
+        one.run("s = socket.socket()\ns.settimeout(2)\nkeep.append(s)")
+        svc("load", "--no-dispatcher")
+        svc("attach", "cgroup", path, "--max-services", 16, "--max-backends", 64, "--max-sockets", 256)
+        with socket.create_server(("127.0.1.1", 8080)) as listener:
+            svc("service", "add", "web", "--frontend", f"{VIP}:80/tcp", "--backend", "127.0.1.1:8080")
+            assert one.run(f"out = keep[0].connect_ex(({VIP!r}, 80))") == 0
+            assert one.run("out = list(keep[0].getpeername())") == [VIP, 80]
+            listener.accept()[0].close()
+        svc("unload", "--yes")
+        # Without the balancer the real peer is seen.
+        assert one.run("out = list(keep[0].getpeername())") == ["127.0.1.1", 8080]

@@ -27,7 +27,9 @@ def web(balanced: Balanced) -> list[str]:
     """Two backends of each family behind the VIPs, TCP and UDP, and port 81 that nobody listens on."""
     backends = [balanced.farm.open(f"127.0.1.{n}", 8080, "tcp udp") for n in (1, 2)]
     backends.append(balanced.farm.open("::1", 8080, "tcp udp"))
-    balanced.add("web", *(f"{a}:80/{k}" for a in (VIP, f"[{VIP6}]") for k in ("tcp", "udp")), backends=backends)
+    balanced.add(
+        "web", *(f"{a}:80/{k}" for a in (VIP, f"[{VIP6}]") for k in ("tcp", "udp")), backends=backends
+    )
     balanced.add("dead", *(f"{a}:81/{k}" for a in (VIP, f"[{VIP6}]") for k in ("tcp", "udp")),
                  backends=["127.0.1.1:9", "[::1]:9"])  # fmt: skip
     return backends
