@@ -121,8 +121,8 @@ def test_client_is_the_network_namespace(balanced: Balanced, backends: list[str]
     balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=30)
     balanced.ask(VIP, 80, "udp")
     code = (
-        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('{}', 80))\nkeep.append(s)\n"
-        "import struct\nout = struct.unpack('=Q', s.getsockopt(1, 71, 8))[0]".format(VIP)
+        f"s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('{VIP}', 80))\nkeep.append(s)\n"
+        "import struct\nout = struct.unpack('=Q', s.getsockopt(1, 71, 8))[0]"
     )
     cookies = set()
     for _ in range(3):

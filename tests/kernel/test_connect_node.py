@@ -42,8 +42,8 @@ def pod(balanced: Balanced) -> Iterator[Child]:
             "ip link set node0 up"
         )
         one.run(
-            "import subprocess\nsubprocess.run('ip link set lo up; ip address add {}/24 dev pod0; ip link set pod0 up; "
-            "ip route add default via {}', shell=True, check=True)".format(PEER, NODE)
+            f"import subprocess\nsubprocess.run('ip link set lo up; ip address add {PEER}/24 dev pod0; ip link set pod0 up; "
+            f"ip route add default via {NODE}', shell=True, check=True)"
         )
         yield one
 
