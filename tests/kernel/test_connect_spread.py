@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from svcctl.model.service import Service, ServiceFrontend
 from svcctl.model.service_edit import add_backends, add_service
 from svcctl.model.service_endpoint import parse_backend_spec, parse_frontend
-from svcctl.model.service import Service, ServiceFrontend
 from svcctl.state import services
 from svcctl.state.place import Place
 from svcctl.state.service_change import apply_change, plan_change
@@ -38,7 +38,9 @@ def drawing(balanced: Balanced, tmp_path: Path) -> Iterator[Draws]:
 def chi_square(found: dict[int, int], weights: dict[int, int]) -> float:
     """How many standard deviations chi-square is above its mean (Wilson and Hilferty); 0 for what cannot vary."""
     total, draws_made = sum(weights.values()), sum(found.values())
-    assert set(found) <= {key for key, weight in weights.items() if weight}, "somebody without weight was drawn"
+    assert set(found) <= {key for key, weight in weights.items() if weight}, (
+        "somebody without weight was drawn"
+    )
     expected = {key: draws_made * weight / total for key, weight in weights.items() if weight}
     value = sum((found.get(key, 0) - share) ** 2 / share for key, share in expected.items())
     freedom = len(expected) - 1
@@ -50,7 +52,9 @@ def chi_square(found: dict[int, int], weights: dict[int, int]) -> float:
 def put(balanced: Balanced, weights: dict[int, int]) -> None:
     """Give the service web the backends 127.0.1.1:PORT with these weights, at one stroke."""
     svc("service", "delete", "web", code=None)
-    balanced.add("web", f"{VIP}:80/tcp", backends=[f"127.0.1.1:{port},weight={w}" for port, w in weights.items()])
+    balanced.add(
+        "web", f"{VIP}:80/tcp", backends=[f"127.0.1.1:{port},weight={w}" for port, w in weights.items()]
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,11 @@ def test_sockets_are_spread(balanced: Balanced, kind: str) -> None:
     """1,000 real sockets over 5 backends by their weights. T7."""
     weights = (1, 1, 2, 3, 3)
     backends = balanced.farm.many(5, kind)
-    balanced.add("web", f"{VIP}:80/{kind}", backends=[f"{b},weight={w}" for b, w in zip(backends, weights, strict=True)])
+    balanced.add(
+        "web",
+        f"{VIP}:80/{kind}",
+        backends=[f"{b},weight={w}" for b, w in zip(backends, weights, strict=True)],
+    )
     found = dict.fromkeys(backends, 0)
     for number in range(1000):
         with balanced.client(VIP, 80, kind) as one:
@@ -208,5 +216,15 @@ def world_for_churn(balanced: Balanced) -> Balanced:
     """Room for the services of the test."""
     svc("unload", "--yes")
     svc("load", "--no-dispatcher")
-    svc("attach", "cgroup", balanced.cgroup, "--max-services", 512, "--max-backends", 4096, "--max-sockets", 1024)
+    svc(
+        "attach",
+        "cgroup",
+        balanced.cgroup,
+        "--max-services",
+        512,
+        "--max-backends",
+        4096,
+        "--max-sockets",
+        1024,
+    )
     return balanced

@@ -12,6 +12,7 @@ import itertools
 import os
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
 from sys import byteorder
@@ -34,6 +35,7 @@ from svcctl.maps.service_layouts import (
 from svcctl.model.constants import IPV4
 from svcctl.model.prefix import format_address
 from svcctl.model.service_endpoint import parse_backend
+from tests.lib.servers import SLOWNESS
 from tests.lib.svc import svc
 from tests.lib.world import World, sh
 
@@ -146,6 +148,11 @@ class Farm:
     def taker(self, kind: str = "tcp") -> str:
         """Who got the one connection or datagram there was."""
         found = self.takers(kind)
+        until = time.monotonic() + 2 * SLOWNESS
+        while not found and time.monotonic() < until:
+            # An emulated kernel may still have the last segment of the handshake in a queue.
+            time.sleep(0.01)
+            found = self.takers(kind)
         assert found.total() == 1, found
         return next(iter(found))
 
