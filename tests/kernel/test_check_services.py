@@ -42,6 +42,7 @@ from svcctl.maps.service_layouts import (
     ServiceStats,
     SlotKey,
 )
+from svcctl.model.prefix import MAPPED
 from svcctl.model.service_endpoint import parse_backend, parse_frontend
 from svcctl.state import services
 from svcctl.state.audit import INVARIANTS
@@ -520,7 +521,7 @@ def too_few_references(setup: Setup) -> None:
 # balancer
 
 
-def change_config(**fields: int) -> None:
+def change_config(**fields: Any) -> None:
     with writer() as state:
         now = CONFIG.unpack(state.map("config").lookup(bytes(4)) or b"")
         state.map("config").update(bytes(4), CONFIG.pack(now._replace(**fields)))
@@ -560,7 +561,7 @@ def new_address(setup: Setup) -> None:
 @case("balancer", "node_addresses lacks 0 addresses of the interfaces and has 1 others")
 def address_of_nobody(setup: Setup) -> None:
     with writer() as state:
-        key = NODE_KEY.pack(NodeKey(128, codec.MAPPED + b"\xc0\x00\x02\x09"))
+        key = NODE_KEY.pack(NodeKey(128, MAPPED + b"\xc0\x00\x02\x09"))
         state.map("node_addresses").update(key, U32.pack(enums.NODE_OWN))
 
 
