@@ -105,7 +105,7 @@ KINDS = {
         keys={"destinations": lambda key: key[:63] + key[255:]},
     ),
     "fewer-drop-reasons": Older(
-        (("include/svc_drop.h", r"max_entries, SVC_DROP_REASONS", "max_entries, 2"),),
+        (("include/svc_drop.h", r"max_entries, SVC_DROP_SLOTS", "max_entries, 2"),),
         {"drop_stats": lambda v: v},
     ),
     "without-hints": Older(
