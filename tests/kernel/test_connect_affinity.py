@@ -34,7 +34,9 @@ def age(balanced: Balanced, seconds: float) -> None:
     with Map.open_pinned(f"{balanced.state_dir}/affinity") as table:
         for key, data in list(table.items()):
             value = AFFINITY.unpack(data)
-            table.update(key, AFFINITY.pack(value._replace(used_ns=value.used_ns - int(seconds * 1e9) & (1 << 64) - 1)))
+            table.update(
+                key, AFFINITY.pack(value._replace(used_ns=value.used_ns - int(seconds * 1e9) & (1 << 64) - 1))
+            )
 
 
 def test_sliding_time_out(balanced: Balanced, backends: list[str]) -> None:
@@ -95,7 +97,9 @@ def test_one_for_all_frontends(balanced: Balanced, backends: list[str]) -> None:
     balanced.add("other", f"{VIP}:82/tcp", backends=backends, affinity=30)
     first = balanced.ask(VIP, 80)
     for _ in range(5):
-        assert balanced.ask(VIP, 81) == balanced.ask("10.96.0.11", 80) == balanced.ask(VIP, 80, "udp") == first
+        assert (
+            balanced.ask(VIP, 81) == balanced.ask("10.96.0.11", 80) == balanced.ask(VIP, 80, "udp") == first
+        )
     assert len(rows(balanced)) == 1
     balanced.ask(VIP, 82)
     assert len(rows(balanced)) == 2
@@ -117,8 +121,8 @@ def test_client_is_the_network_namespace(balanced: Balanced, backends: list[str]
     balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=30)
     balanced.ask(VIP, 80, "udp")
     code = (
-        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('%s', 80))\nkeep.append(s)\n"
-        "import struct\nout = struct.unpack('=Q', s.getsockopt(1, 71, 8))[0]" % VIP
+        f"s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('{VIP}', 80))\nkeep.append(s)\n"
+        "import struct\nout = struct.unpack('=Q', s.getsockopt(1, 71, 8))[0]"
     )
     cookies = set()
     for _ in range(3):
@@ -212,7 +216,7 @@ def test_connections_at_once(balanced: Balanced, backends: list[str]) -> None:
 def test_udp_flow_and_affinity(balanced: Balanced, backends: list[str]) -> None:
     """A flow stays on its backend and keeps the client's affinity alive; a new connect goes by affinity."""
     balanced.add("dns", f"{VIP}:53/udp", backends=backends, affinity=3)
-    with balanced.socket("udp") as one:
+    with balanced.open("udp") as one:
         one.sendto(b"?", (VIP, 53))
         first = balanced.farm.taker("udp")
         for _ in range(4):
@@ -238,7 +242,7 @@ def test_udp_affinity_option(balanced: Balanced, backends: list[str]) -> None:
     balanced.add("dns", f"{VIP}:53/udp", f"{VIP}:53/tcp", backends=backends)
 
     def send() -> str:
-        with balanced.socket("udp") as one:
+        with balanced.open("udp") as one:
             one.sendto(b"?", (VIP, 53))
             return balanced.farm.taker("udp")
 
@@ -270,7 +274,7 @@ def test_a_full_map_evicts_old_clients_only(balanced: Balanced, backends: list[s
         for number in range(largest):
             table.update(key[:8] + U64.pack(number + (1 << 40)) + key[16:], data)
         before = sum(1 for _ in table.items())
-        with balanced.socket("udp") as one:
+        with balanced.open("udp") as one:
             one.connect((VIP, 80))
             for _ in range(10_000):
                 one.connect((VIP, 80))

@@ -73,7 +73,12 @@ def another_state() -> Iterator[World]:
 @pytest.mark.parametrize("where", ["on", "above", "below", "beside"])
 def test_over_all_state_directories(world: World, where: str) -> None:
     """One balancer on any way from a cgroup to the root: asked of the kernel, whoever made it."""
-    with own_cgroup() as parent, own_cgroup(parent) as middle, own_cgroup(middle) as leaf, own_cgroup(parent) as side:
+    with (
+        own_cgroup() as parent,
+        own_cgroup(parent) as middle,
+        own_cgroup(middle) as leaf,
+        own_cgroup(parent) as side,
+    ):
         svc("load", "--no-dispatcher")
         svc("attach", "cgroup", middle, *SMALL)
         with another_state():
@@ -98,7 +103,12 @@ def test_said_again(balanced: Balanced) -> None:
     backend = balanced.farm.open("127.0.1.1", 8080)
     balanced.add("web", f"{VIP}:80/tcp", backends=[backend])
     before = ids(balanced.cgroup)
-    for words in (("attach", "cgroup", balanced.cgroup), ("load",), ("load", "--no-dispatcher"), ("attach", "cgroup", balanced.cgroup)):
+    for words in (
+        ("attach", "cgroup", balanced.cgroup),
+        ("load",),
+        ("load", "--no-dispatcher"),
+        ("attach", "cgroup", balanced.cgroup),
+    ):
         svc(*words, code=None)
         assert ids(balanced.cgroup) == before, words
         assert balanced.ask(VIP, 80) == backend
@@ -247,7 +257,12 @@ def test_foreign_refusal_counts(balanced: Balanced, tmp_path: Path) -> None:
 
 def test_foreign_program_below(world: World, tmp_path: Path) -> None:
     """In a cgroup below ours it runs first, and ours after it."""
-    with own_cgroup() as path, own_cgroup(path) as below, theirs(tmp_path) as other, linked(other.program, below):
+    with (
+        own_cgroup() as path,
+        own_cgroup(path) as below,
+        theirs(tmp_path) as other,
+        linked(other.program, below),
+    ):
         svc("load", "--no-dispatcher")
         svc("attach", "cgroup", path, *SMALL)
         with inside(below), socket.create_server(("127.0.1.1", 8080)):

@@ -58,7 +58,9 @@ def test_curl(balanced: Balanced, web: dict[str, list[str]]) -> None:
     """30 of them are spread over all backends; what curl says of its peer is the service."""
     found: Counter[str] = Counter()
     for _ in range(30):
-        body, _, peer = run("curl", "-sS", "-w", "%{remote_ip} %{remote_port}", f"http://{VIP}/").partition("\n")
+        body, _, peer = run("curl", "-sS", "-w", "%{remote_ip} %{remote_port}", f"http://{VIP}/").partition(
+            "\n"
+        )
         found[body] += 1
         assert peer == f"{VIP} 80"
     assert set(found) == set(BACKENDS)
@@ -73,7 +75,9 @@ def test_curl_without_a_backend(balanced: Balanced) -> None:
     balanced.add("web", f"{VIP}:80/tcp")
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    done = subprocess.run(["curl", "-sS", "-m", "5", f"http://{VIP}/"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["curl", "-sS", "-m", "5", f"http://{VIP}/"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 7
     assert "connect" in done.stderr
 
@@ -116,7 +120,9 @@ def test_getent(resolver: None, names: dict[str, list[str]]) -> None:
     assert ANSWER6 in run("getent", "ahostsv6", "www.example")
     assert ANSWER4 in run("getent", "ahosts", "www2.example")
     assert ANSWER6 in run("getent", "hosts", "www3.example")
-    assert {"www.example", "www2.example", "www3.example"} <= {name for asked in names.values() for name in asked}
+    assert {"www.example", "www2.example", "www3.example"} <= {
+        name for asked in names.values() for name in asked
+    }
 
 
 def test_asyncio(balanced: Balanced, web: dict[str, list[str]]) -> None:
@@ -270,7 +276,9 @@ def test_java(
         pytest.skip("needs a JDK")
     (tmp_path / "Client.java").write_text(_JAVA)
     run("javac", "-J-XX:TieredStopAtLevel=1", "-d", str(tmp_path), str(tmp_path / "Client.java"))
-    out = run("java", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", str(tmp_path), "Client", VIP).splitlines()
+    out = run(
+        "java", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", str(tmp_path), "Client", VIP
+    ).splitlines()
     assert {line for line in out if line.startswith("peer")} == {f"peer {VIP} 80"}
     assert {line[5:] for line in out if line.startswith("body")} <= set(BACKENDS)
     assert f"from {VIP} 53" in out

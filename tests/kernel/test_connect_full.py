@@ -68,7 +68,7 @@ def test_services(world: World) -> None:
         svc("service", "set", "s0", "--affinity", 5)
         svc("service", "delete", "s1")
         for _ in range(8):  # ids and lanes do not run out with the room
-            made.add("s3", f"{VIP}:83/tcp", f"[2001:db8::1]:83/tcp", backends=[backend])
+            made.add("s3", f"{VIP}:83/tcp", "[2001:db8::1]:83/tcp", backends=[backend])
             assert made.ask(VIP, 83) == backend
             svc("service", "delete", "s3")
         svc("check")
@@ -100,12 +100,17 @@ def test_every_map_is_looked_at(balanced: Balanced, table: str) -> None:
     balanced.add("web", f"{VIP}:80/tcp", backends=[backend])
     index = catalog.MAPS[table].usage
     assert index is not None
-    with Map.open_pinned(f"{balanced.state_dir}/usage") as usage, Map.open_pinned(f"{balanced.state_dir}/{table}") as full:
+    with (
+        Map.open_pinned(f"{balanced.state_dir}/usage") as usage,
+        Map.open_pinned(f"{balanced.state_dir}/{table}") as full,
+    ):
         data = usage.lookup(layouts.U32.pack(index))
         assert data is not None
         value = layouts.USAGE.unpack(data)
         usage.update(layouts.U32.pack(index), layouts.USAGE.pack(value._replace(used=full.info.max_entries)))
-    refused(balanced, table, "service", "add", "more", "--frontend", f"{VIP}:81/tcp", "--backend", "127.0.1.2:1")
+    refused(
+        balanced, table, "service", "add", "more", "--frontend", f"{VIP}:81/tcp", "--backend", "127.0.1.2:1"
+    )
     assert balanced.ask(VIP, 80) == backend
 
 
@@ -150,6 +155,8 @@ def make(first: int, last: int) -> None:
         for number in range(first, last):
             a, b = divmod(number, 250)
             front = ServiceFrontend(parse_frontend(f"10.{96 + a // 250}.{a % 250}.{b + 1}:80/tcp"), 0)
-            members = [parse_backend_spec(f"10.{1 + a // 250}.{a % 250}.{b + 1}:{port}") for port in range(1, 5)]
+            members = [
+                parse_backend_spec(f"10.{1 + a // 250}.{a % 250}.{b + 1}:{port}") for port in range(1, 5)
+            ]
             want = add_service(None, add_backends(Service(f"s{number}", frontends=(front,)), members, 0))
             apply_change(writer, plan_change(writer, services.find(writer, f"s{number}"), want))

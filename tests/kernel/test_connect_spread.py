@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from svcctl.model.service_edit import add_backends, add_service
-from svcctl.model.service_endpoint import parse_backend_spec, parse_frontend
 from svcctl.model.service import Service, ServiceFrontend
+from svcctl.model.service_edit import add_backends, add_service
+from svcctl.model.service_endpoint import BackendSpec, parse_backend_spec, parse_frontend
 from svcctl.state import services
 from svcctl.state.place import Place
 from svcctl.state.service_change import apply_change, plan_change
@@ -38,19 +38,23 @@ def drawing(balanced: Balanced, tmp_path: Path) -> Iterator[Draws]:
 def chi_square(found: dict[int, int], weights: dict[int, int]) -> float:
     """How many standard deviations chi-square is above its mean (Wilson and Hilferty); 0 for what cannot vary."""
     total, draws_made = sum(weights.values()), sum(found.values())
-    assert set(found) <= {key for key, weight in weights.items() if weight}, "somebody without weight was drawn"
+    assert set(found) <= {key for key, weight in weights.items() if weight}, (
+        "somebody without weight was drawn"
+    )
     expected = {key: draws_made * weight / total for key, weight in weights.items() if weight}
-    value = sum((found.get(key, 0) - share) ** 2 / share for key, share in expected.items())
+    value: float = sum((found.get(key, 0) - share) ** 2 / share for key, share in expected.items())
     freedom = len(expected) - 1
     if not freedom:
         return 0.0
-    return ((value / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+    return float(((value / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom)))
 
 
 def put(balanced: Balanced, weights: dict[int, int]) -> None:
     """Give the service web the backends 127.0.1.1:PORT with these weights, at one stroke."""
     svc("service", "delete", "web", code=None)
-    balanced.add("web", f"{VIP}:80/tcp", backends=[f"127.0.1.1:{port},weight={w}" for port, w in weights.items()])
+    balanced.add(
+        "web", f"{VIP}:80/tcp", backends=[f"127.0.1.1:{port},weight={w}" for port, w in weights.items()]
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,11 @@ def test_sockets_are_spread(balanced: Balanced, kind: str) -> None:
     """1,000 real sockets over 5 backends by their weights. T7."""
     weights = (1, 1, 2, 3, 3)
     backends = balanced.farm.many(5, kind)
-    balanced.add("web", f"{VIP}:80/{kind}", backends=[f"{b},weight={w}" for b, w in zip(backends, weights, strict=True)])
+    balanced.add(
+        "web",
+        f"{VIP}:80/{kind}",
+        backends=[f"{b},weight={w}" for b, w in zip(backends, weights, strict=True)],
+    )
     found = dict.fromkeys(backends, 0)
     for number in range(1000):
         with balanced.client(VIP, 80, kind) as one:
@@ -107,7 +115,7 @@ def test_unconnected_sockets_are_spread(balanced: Balanced) -> None:
     backends = balanced.farm.many(5, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=backends)
     for _ in range(1000):
-        with balanced.socket("udp") as one:
+        with balanced.open("udp") as one:
             one.sendto(b"?", (VIP, 53))
     found = balanced.farm.takers("udp")
     assert found.total() == 1000
@@ -151,7 +159,7 @@ def frontend(tag: int) -> str:
     return f"10.96.{tag // 16}.{tag % 16}:{80 + tag}/{'udp' if tag % 3 else 'tcp'}"
 
 
-def specs(tag: int, chosen: random.Random) -> list[object]:
+def specs(tag: int, chosen: random.Random) -> list[BackendSpec]:
     return [
         parse_backend_spec(f"10.{tag >> 8}.{tag & 255}.{n}:{chosen.randint(1, 65535)},weight={chosen.randint(1, 9)}")
         for n in range(chosen.randint(1, 4))
@@ -208,5 +216,15 @@ def world_for_churn(balanced: Balanced) -> Balanced:
     """Room for the services of the test."""
     svc("unload", "--yes")
     svc("load", "--no-dispatcher")
-    svc("attach", "cgroup", balanced.cgroup, "--max-services", 512, "--max-backends", 4096, "--max-sockets", 1024)
+    svc(
+        "attach",
+        "cgroup",
+        balanced.cgroup,
+        "--max-services",
+        512,
+        "--max-backends",
+        4096,
+        "--max-sockets",
+        1024,
+    )
     return balanced

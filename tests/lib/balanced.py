@@ -198,7 +198,7 @@ class Balanced:
 
     def client(self, address: str, port: int, kind: str = "tcp", family: int | None = None) -> socket.socket:
         """A connected socket; the caller closes it."""
-        one = self.socket(kind, family_of(address) if family is None else family)
+        one = self.open(kind, family_of(address) if family is None else family)
         try:
             one.connect((address, port))
         except BaseException:
@@ -206,7 +206,7 @@ class Balanced:
             raise
         return one
 
-    def socket(self, kind: str = "tcp", family: int = socket.AF_INET) -> socket.socket:
+    def open(self, kind: str = "tcp", family: int = socket.AF_INET) -> socket.socket:
         """A socket that waits five seconds at most, and leaves no port in TIME_WAIT."""
         one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
         one.settimeout(5)
@@ -230,7 +230,7 @@ class Balanced:
 
     def error(self, address: str, port: int, kind: str = "tcp", family: int | None = None) -> int:
         """The errno of a connect; 0: none."""
-        with self.socket(kind, family_of(address) if family is None else family) as one:
+        with self.open(kind, family_of(address) if family is None else family) as one:
             return one.connect_ex((address, port))
 
     def lookup(self, table: str, key: bytes) -> bytes | None:
