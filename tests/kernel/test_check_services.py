@@ -42,6 +42,7 @@ from svcctl.maps.service_layouts import (
     ServiceStats,
     SlotKey,
 )
+from svcctl.model.prefix import MAPPED
 from svcctl.model.service_endpoint import parse_backend, parse_frontend
 from svcctl.state import services
 from svcctl.state.audit import INVARIANTS
@@ -49,6 +50,7 @@ from svcctl.state.place import Place
 from svcctl.state.services import Stored
 from svcctl.state.writer import Writer, lock_state
 from tests.kernel import test_check
+from tests.lib import breaks
 from tests.lib.own_cgroup import SIZES, enter, leave, own_cgroup, remove
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import tcp, writer
@@ -520,7 +522,7 @@ def too_few_references(setup: Setup) -> None:
 # balancer
 
 
-def change_config(**fields: int) -> None:
+def change_config(**fields: Any) -> None:
     with writer() as state:
         now = CONFIG.unpack(state.map("config").lookup(bytes(4)) or b"")
         state.map("config").update(bytes(4), CONFIG.pack(now._replace(**fields)))
@@ -560,7 +562,7 @@ def new_address(setup: Setup) -> None:
 @case("balancer", "node_addresses lacks 0 addresses of the interfaces and has 1 others")
 def address_of_nobody(setup: Setup) -> None:
     with writer() as state:
-        key = NODE_KEY.pack(NodeKey(128, codec.MAPPED + b"\xc0\x00\x02\x09"))
+        key = NODE_KEY.pack(NodeKey(128, MAPPED + b"\xc0\x00\x02\x09"))
         state.map("node_addresses").update(key, U32.pack(enums.NODE_OWN))
 
 
@@ -570,7 +572,7 @@ def address_of_nobody(setup: Setup) -> None:
 for _what in ("service", "backend", "block", "lane"):
 
     def _next(setup: Setup, what: str = _what) -> None:
-        test_check.put_meta(**{f"next_{what}": 1})
+        breaks.put_meta(**{f"next_{what}": 1})
 
     _next.__name__ = f"next_{_what}_too_low"
     case("ids", f"the next {_what} is 1, but ")(_next)
@@ -578,7 +580,7 @@ for _what in ("service", "backend", "block", "lane"):
 
 @case("ids", "the next lane is 65, of 64")
 def next_lane_too_high(setup: Setup) -> None:
-    test_check.put_meta(next_lane=65)
+    breaks.put_meta(next_lane=65)
 
 
 @case("ids", "but 70 is in use")
@@ -607,7 +609,7 @@ for _name in (
 
 @case("counters", "lane 30, which was never handed out, has counted 7 connections")
 def counters_of_a_future_lane(setup: Setup) -> None:
-    test_check.put_meta(next_lane=20)
+    breaks.put_meta(next_lane=20)
     with writer() as state:
         value = SERVICE_STATS.pack(ServiceStats(7, 0, 0, 0, 0, 0, 0, 0))
         state.map("service_stats").update(U32.pack(30), value)
@@ -960,7 +962,7 @@ def test_without_a_dispatcher(world: World) -> None:
         ok("check", "--repair")
         ok("load", "--no-dispatcher")
         ok("gc")
-        test_check.put_meta(netns_cookie=(1 << 64) - 1)  # an earlier namespace of the same inode
+        breaks.put_meta(netns_cookie=(1 << 64) - 1)  # an earlier namespace of the same inode
         assert "earlier network namespace" in svcctl("service", "delete", "web").err
         assert "its network namespace is gone" in ok("gc", "--dry-run").out
         ok("gc")

@@ -216,7 +216,7 @@ def test_connections_at_once(balanced: Balanced, backends: list[str]) -> None:
 def test_udp_flow_and_affinity(balanced: Balanced, backends: list[str]) -> None:
     """A flow stays on its backend and keeps the client's affinity alive; a new connect goes by affinity."""
     balanced.add("dns", f"{VIP}:53/udp", backends=backends, affinity=3)
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         one.sendto(b"?", (VIP, 53))
         first = balanced.farm.taker("udp")
         for _ in range(4):
@@ -242,7 +242,7 @@ def test_udp_affinity_option(balanced: Balanced, backends: list[str]) -> None:
     balanced.add("dns", f"{VIP}:53/udp", f"{VIP}:53/tcp", backends=backends)
 
     def send() -> str:
-        with balanced.open("udp") as one:
+        with balanced.socket("udp") as one:
             one.sendto(b"?", (VIP, 53))
             return balanced.farm.taker("udp")
 
@@ -274,7 +274,7 @@ def test_a_full_map_evicts_old_clients_only(balanced: Balanced, backends: list[s
         for number in range(largest):
             table.update(key[:8] + U64.pack(number + (1 << 40)) + key[16:], data)
         before = sum(1 for _ in table.items())
-        with balanced.open("udp") as one:
+        with balanced.socket("udp") as one:
             one.connect((VIP, 80))
             for _ in range(10_000):
                 one.connect((VIP, 80))

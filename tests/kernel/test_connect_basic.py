@@ -54,7 +54,7 @@ def test_datagrams(balanced: Balanced, way: tuple[socket.AddressFamily, str, str
     family, address, frontend, backend_address = way
     backend = balanced.farm.open(backend_address, 8080, "udp")
     balanced.add("dns", f"{frontend}/udp", backends=[backend])
-    with balanced.open("udp", family) as one:
+    with balanced.socket("udp", family) as one:
         for _ in range(3):
             one.sendto(b"?", (address, 80))
             assert balanced.farm.reply() == backend
@@ -71,7 +71,7 @@ def test_ipv4_address_on_an_ipv6_socket(balanced: Balanced) -> None:
     """A struct sockaddr_in given to an AF_INET6 UDP socket goes through the hooks of IPv4."""
     backend = balanced.farm.open("127.0.1.1", 8080, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=[backend])
-    with balanced.open("udp", socket.AF_INET6) as one:
+    with balanced.socket("udp", socket.AF_INET6) as one:
         _sendto_in(one, VIP, 53)
         assert balanced.farm.reply() == backend
         assert name(one.recvfrom(64)[1]) == (f"::ffff:{VIP}", 53)
@@ -149,7 +149,7 @@ def test_no_backend(balanced: Balanced, way: tuple[socket.AddressFamily, str, st
     family, address, frontend, backend_address = way
     balanced.add("web", f"{frontend}/{kind}")
     lane = IPV6 if frontend.startswith("[") else 4
-    with balanced.open(kind, family) as one:
+    with balanced.socket(kind, family) as one:
         one.settimeout(None)
         before = time.perf_counter()
         errors = [one.connect_ex((address, 80)) for _ in range(50)]
@@ -206,7 +206,7 @@ def test_block(balanced: Balanced, way: tuple[socket.AddressFamily, str, str, st
     for other in ("tcp", "udp"):
         assert balanced.error(address, 81, other, family) == errno.EHOSTUNREACH
     assert balanced.drops("BLOCKED") == 2
-    with balanced.open("udp", family) as one:
+    with balanced.socket("udp", family) as one:
         with pytest.raises(OSError) as failed:
             one.sendto(b"?", (address, 5353))
         assert failed.value.errno == errno.EHOSTUNREACH
@@ -261,7 +261,7 @@ def test_hairpin(balanced: Balanced) -> None:
     """A backend that is a client of its own service sees its own address. T35."""
     backend = balanced.farm.open("127.0.1.1", 8080)
     balanced.add("web", f"{VIP}:80/tcp", backends=[backend])
-    with balanced.open() as one:
+    with balanced.socket() as one:
         one.bind(("127.0.1.1", 0))
         one.connect((VIP, 80))
         accepted, source = balanced.farm.sockets[f"tcp {backend}"].accept()

@@ -274,7 +274,7 @@ def test_one_source_port_again_and_again(balanced: Balanced) -> None:
             svc("backend", "set", "web", backends[1], "--weight", number)
         if number == 60:
             svc("backend", "delete", "web", backends[0])
-        with balanced.open() as one:
+        with balanced.socket() as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(("127.0.0.9", 41000))
             before = time.perf_counter()

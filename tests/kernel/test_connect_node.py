@@ -91,7 +91,7 @@ def test_node_port_with_datagrams(balanced: Balanced) -> None:
     """Control data without an address must not find the zero frontend."""
     backend = balanced.farm.open("127.0.1.1", 8080, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=[backend], node_port=30053)
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         one.sendto(b"?", ("127.0.0.1", 30053))
         balanced.farm.reply()
         assert one.recvfrom(64)[1] == ("127.0.0.1", 30053)
@@ -170,7 +170,7 @@ def test_exclude_udp(balanced: Balanced) -> None:
         assert balanced.error(VIP, 80, "udp") == errno.ENETUNREACH
         assert balanced.error(VIP, 81, "udp") == errno.ENETUNREACH
         assert balanced.error(VIP, 81, "tcp") == errno.EHOSTUNREACH
-        with balanced.open("udp") as one, pytest.raises(OSError) as failed:
+        with balanced.socket("udp") as one, pytest.raises(OSError) as failed:
             one.sendto(b"?", (VIP, 80))
         assert failed.value.errno == errno.ENETUNREACH
         assert balanced.ask(VIP, 80) == backend
@@ -179,7 +179,7 @@ def test_exclude_udp(balanced: Balanced) -> None:
         svc("attach", "cgroup", balanced.cgroup, "--include-udp")
         assert hooks(balanced.cgroup) == everything
         assert balanced.ask(VIP, 80, "udp") == backend
-        with balanced.open("udp") as one:
+        with balanced.socket("udp") as one:
             one.sendto(b"?", (VIP, 80))
             balanced.farm.reply()
             assert one.recvfrom(64)[1] == (VIP, 80)

@@ -43,7 +43,7 @@ def _connected(balanced: Balanced, address: str, family: int) -> None:
 
 
 def _unconnected(balanced: Balanced, address: str, family: int) -> None:
-    with balanced.open("udp", family) as one:
+    with balanced.socket("udp", family) as one:
         one.sendto(b"?", (address, 80))
 
 
@@ -65,13 +65,13 @@ def _tcp_reset(balanced: Balanced, address: str, family: int) -> None:
 
 
 def _refused(balanced: Balanced, address: str, family: int) -> None:
-    with balanced.open("tcp", family) as one:
+    with balanced.socket("tcp", family) as one:
         one.settimeout(None)
         assert one.connect_ex((address, 81)) == errno.ECONNREFUSED
 
 
 def _refused_non_blocking(balanced: Balanced, address: str, family: int) -> None:
-    with balanced.open("tcp", family) as one:
+    with balanced.socket("tcp", family) as one:
         one.setblocking(False)
         assert one.connect_ex((address, 81)) in (errno.EINPROGRESS, errno.ECONNREFUSED)
 
@@ -223,7 +223,7 @@ def test_full_map(balanced: Balanced, web: list[str]) -> None:
                 with balanced.client(VIP, 80, kind) as one:
                     assert name(one.getpeername()) != (VIP, 80)
                     assert name(one.getpeername())[0].startswith("127.0.1.")
-            with balanced.open("udp") as one:
+            with balanced.socket("udp") as one:
                 for _ in range(3):
                     one.sendto(b"?", (VIP, 80))
                     balanced.farm.reply()
@@ -269,7 +269,7 @@ def test_nothing_is_rewritten_that_has_not_changed(balanced: Balanced, web: list
         other = balanced.client(VIP, 80, "udp")
         with other:
             assert table.lookup(key) == data
-    with balanced.open("udp") as one, Map.open_pinned(f"{balanced.state_dir}/reverse") as table:
+    with balanced.socket("udp") as one, Map.open_pinned(f"{balanced.state_dir}/reverse") as table:
         one.sendto(b"?", (VIP, 80))
         key = struct.pack("=Q", cookie(one))
         data = table.lookup(key)
@@ -284,7 +284,7 @@ def test_threads_on_one_socket(balanced: Balanced, web: list[str]) -> None:
     import threading
 
     for _ in range(50):
-        with balanced.open("udp") as one:
+        with balanced.socket("udp") as one:
             gate = threading.Barrier(2)
 
             def send(one: socket.socket = one, gate: threading.Barrier = gate) -> None:

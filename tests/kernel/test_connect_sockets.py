@@ -28,7 +28,7 @@ def web(balanced: Balanced) -> str:
 
 
 def test_non_blocking(balanced: Balanced, web: str) -> None:
-    with balanced.open() as one:
+    with balanced.socket() as one:
         one.setblocking(False)
         assert one.connect_ex((VIP, 80)) == errno.EINPROGRESS
         assert select.select([], [one], [], 5)[1]
@@ -45,7 +45,7 @@ def test_non_blocking(balanced: Balanced, web: str) -> None:
 def test_non_blocking_without_a_backend(balanced: Balanced, web: str) -> None:
     """Refused in the call itself, not later through SO_ERROR."""
     svc("backend", "drain", "web", web)
-    with balanced.open() as one:
+    with balanced.socket() as one:
         one.setblocking(False)
         assert one.connect_ex((VIP, 80)) == errno.EHOSTUNREACH
         assert one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
@@ -56,7 +56,7 @@ def test_retry_on_one_socket(balanced: Balanced, web: str) -> None:
     other = balanced.farm.open("127.0.1.2", 8080)
     balanced.farm.close(web)
     where = (VIP, 80)
-    with balanced.open() as one:
+    with balanced.socket() as one:
         one.settimeout(None)
         assert one.connect_ex(where) == errno.ECONNREFUSED
         svc("backend", "add", "web", other)
@@ -70,7 +70,7 @@ def test_retry_on_one_socket(balanced: Balanced, web: str) -> None:
 def test_direct_after_a_refused_connect(balanced: Balanced, web: str) -> None:
     """The attempt through the service left a note; the connection to the backend itself is not called so."""
     balanced.farm.close(web)
-    with balanced.open() as one:
+    with balanced.socket() as one:
         one.settimeout(None)
         assert one.connect_ex((VIP, 80)) == errno.ECONNREFUSED
         balanced.farm.open("127.0.1.1", 8080)
@@ -84,7 +84,7 @@ def test_fast_open(balanced: Balanced, web: str, option: str) -> None:
     listener = balanced.farm.sockets[f"tcp {web}"]
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_FASTOPEN, 16)
     for attempt in range(3):
-        with balanced.open() as one:
+        with balanced.socket() as one:
             if option == "sendto":
                 one.settimeout(None)
                 assert one.sendto(b"hello", MSG_FASTOPEN, (VIP, 80)) == 5
@@ -155,7 +155,7 @@ def test_zero_address(balanced: Balanced, kind: str) -> None:
     # What is no service goes where it always went.
     here = balanced.farm.open("127.0.0.1", 8081, kind)
     assert balanced.ask("0.0.0.0", 8081, kind) == here
-    with balanced.open(kind, socket.AF_INET6) as one:
+    with balanced.socket(kind, socket.AF_INET6) as one:
         # A socket bound to a mapped address: the kernel takes :: for 127.0.0.1 then.
         one.bind(("::ffff:127.0.0.1", 0))
         one.connect(("::", 80))
@@ -167,7 +167,7 @@ def test_zero_address(balanced: Balanced, kind: str) -> None:
 
 def test_ipv6_only_socket(balanced: Balanced, web: str) -> None:
     """The kernel's own error for a mapped address stays."""
-    with balanced.open("tcp", socket.AF_INET6) as one:
+    with balanced.socket("tcp", socket.AF_INET6) as one:
         one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         assert one.connect_ex((MAPPED, 80)) == errno.ENETUNREACH
         assert one.connect_ex((MAPPED, 79)) == errno.ENETUNREACH
@@ -176,7 +176,7 @@ def test_ipv6_only_socket(balanced: Balanced, web: str) -> None:
 
 def test_bound_socket(balanced: Balanced, web: str) -> None:
     """A client's own address and port stay its own."""
-    with balanced.open() as one:
+    with balanced.socket() as one:
         one.bind(("127.0.0.7", 40123))
         one.connect((VIP, 80))
         accepted, source = balanced.farm.sockets[f"tcp {web}"].accept()

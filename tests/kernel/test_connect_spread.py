@@ -115,7 +115,7 @@ def test_unconnected_sockets_are_spread(balanced: Balanced) -> None:
     backends = balanced.farm.many(5, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=backends)
     for _ in range(1000):
-        with balanced.open("udp") as one:
+        with balanced.socket("udp") as one:
             one.sendto(b"?", (VIP, 53))
     found = balanced.farm.takers("udp")
     assert found.total() == 1000

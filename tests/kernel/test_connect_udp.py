@@ -36,7 +36,7 @@ def dns(balanced: Balanced) -> list[str]:
 
 def test_one_socket_stays_on_its_backend(balanced: Balanced, dns: list[str]) -> None:
     """1,000 datagrams of one unconnected socket: one backend has got all of them. T7."""
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         for _ in range(1000):
             one.sendto(b"?", (VIP, 53))
         found = balanced.farm.takers("udp")
@@ -52,7 +52,7 @@ def test_one_socket_stays_on_its_backend(balanced: Balanced, dns: list[str]) -> 
 
 def test_it_moves_when_its_backend_goes(balanced: Balanced, dns: list[str]) -> None:
     """With the next datagram, keeping its port; no backend: refused; a new one is found at once. T38."""
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         one.sendto(b"?", (VIP, 53))
         port = one.getsockname()[1]
         first = balanced.farm.taker("udp")
@@ -107,7 +107,7 @@ def test_datagrams_to_a_backend_as_itself(balanced: Balanced) -> None:
     """The last one used counts, also when that is the backend's own address."""
     backend = balanced.farm.open("127.0.1.1", 8080, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=[backend])
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         for address, port in ((VIP, 53), ("127.0.1.1", 8080), (VIP, 53)):
             one.sendto(b"?", (address, port))
             assert answer(balanced, one) == (backend, address, port)
@@ -152,7 +152,7 @@ def test_two_services_with_one_backend(balanced: Balanced) -> None:
     backend = balanced.farm.open("127.0.1.1", 8080, "udp")
     balanced.add("one", f"{VIP}:53/udp", backends=[backend])
     balanced.add("two", f"{VIP2}:53/udp", backends=[backend])
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         for address in (VIP, VIP2, VIP2, VIP, VIP2, VIP):
             one.sendto(b"?", (address, 53))
             assert answer(balanced, one) == (backend, address, 53)
@@ -176,7 +176,7 @@ def test_two_services_sharing_backends_stay_apart(balanced: Balanced) -> None:
     for number, address in enumerate(fronts):
         balanced.add(f"s{number}", f"{address}:53/udp", backends=backends)
     for _ in range(20):
-        with balanced.open("udp") as one:
+        with balanced.socket("udp") as one:
             first: dict[str, str] = {}
             for turn in range(4):
                 for address in fronts if turn % 2 else reversed(fronts):
@@ -193,7 +193,7 @@ def test_more_frontends_than_a_socket_remembers(balanced: Balanced) -> None:
     for number, backend in enumerate(backends):
         balanced.add(f"s{number}", f"10.96.1.{number}:53/udp", backends=[backend])
     for connected in (False, True):
-        with balanced.open("udp") as one:
+        with balanced.socket("udp") as one:
             if connected:
                 one.connect(("10.96.1.0", 53))
             for number, backend in enumerate(backends * 3):
@@ -237,7 +237,7 @@ def test_peek_and_recvmmsg(balanced: Balanced, family: str) -> None:
     four, six = balanced.farm.open("127.0.1.1", 8080, "udp"), balanced.farm.open("::1", 8080, "udp")
     balanced.add("dns", f"{VIP}:53/udp", f"[{VIP6}]:53/udp", backends=[four, six])
     address = {"v4": VIP, "v6": VIP6, "mapped": MAPPED}[family]
-    with balanced.open("udp", socket.AF_INET if family == "v4" else socket.AF_INET6) as one:
+    with balanced.socket("udp", socket.AF_INET if family == "v4" else socket.AF_INET6) as one:
         one.sendto(b"?", (address, 53))
         balanced.farm.reply(times=4)
         assert name(one.recvfrom(64, socket.MSG_PEEK)[1]) == (address, 53)
@@ -283,7 +283,7 @@ def _recvmmsg(one: socket.socket, count: int) -> list[tuple[str, int]]:
 
 
 def test_receiving_without_a_name(balanced: Balanced, dns: list[str]) -> None:
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         one.sendto(b"?", (VIP, 53))
         backend = balanced.farm.reply(times=2)
         assert one.recv(64).decode() == backend
@@ -295,7 +295,7 @@ def test_errors_show_the_backend(balanced: Balanced) -> None:
     backend = balanced.farm.open("127.0.1.1", 8080, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=[backend])
     balanced.farm.close(backend)
-    with balanced.open("udp") as one:
+    with balanced.socket("udp") as one:
         one.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
         one.sendto(b"?", (VIP, 53))
         _, _, _, source = one.recvmsg(64, 256, MSG_ERRQUEUE)
@@ -343,7 +343,7 @@ def test_reuseport_sockets_are_told_apart(balanced: Balanced) -> None:
     a, b = balanced.farm.many(2, "udp")
     balanced.add("one", f"{VIP}:53/udp", backends=[a])
     balanced.add("two", f"{VIP2}:53/udp", backends=[b])
-    with balanced.open("udp") as first, balanced.open("udp") as second:
+    with balanced.socket("udp") as first, balanced.socket("udp") as second:
         for one, address in ((first, VIP), (second, VIP2)):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             one.bind(("127.0.0.1", 40000))
