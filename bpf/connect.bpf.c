@@ -22,6 +22,10 @@
 #define IPPROTO_UDP 17
 #define EHOSTUNREACH 113
 
+/* A function of its own: its stack is gone when it returns, and the verifier,
+ * which tries every way through the loop, has a quarter of the work. */
+#define PART __attribute__((noinline))
+
 #define REFUSE 0
 #define PASS 1
 
@@ -83,8 +87,9 @@ static __always_inline int is_node_address(const __u8 *address)
 	return class && *class == SVC_NODE_OWN;
 }
 
-/* 1: found, 0: no service, -1: did not hold still, -2: a blocked address. */
-static __always_inline int find_target(struct bpf_sock_addr *ctx,
+/* The frontend an address means to this socket; SVC_FOUND_BACKEND if there is
+ * one. */
+static PART int find_target(struct bpf_sock_addr *ctx,
 				       const struct svc_config *conf,
 				       const struct svc_request *req,
 				       struct svc_target *target)
@@ -92,7 +97,10 @@ static __always_inline int find_target(struct bpf_sock_addr *ctx,
 	struct svc_frontend_key other = {};
 	int found = find_frontend(&req->key, target);
 
-	if (found)
+	if (found == SVC_FOUND_BACKEND && target->flags & SVC_FRONTEND_HOST &&
+	    !is_node_socket(ctx, conf))
+		return SVC_FOUND_NOTHING;
+	if (found != SVC_FOUND_NOTHING)
 		return found;
 	if (conf->node_ports) {
 		/* The zero address of the family stands for every node address. */
@@ -103,22 +111,25 @@ static __always_inline int find_target(struct bpf_sock_addr *ctx,
 			other.address[11] = 0xff;
 		}
 		found = find_frontend(&other, target);
-		if (found < 0)
+		if (found == SVC_FOUND_CHANGED)
 			return found;
-		if (found && is_node_socket(ctx, conf) &&
+		if (found == SVC_FOUND_BACKEND && is_node_socket(ctx, conf) &&
 		    is_node_address(req->key.address))
-			return 1;
+			return found;
 	}
 	if (conf->blocked) {
 		__builtin_memcpy(other.address, req->key.address, 16);
 		other.port = 0;
 		other.protocol = 0;
 		found = find_frontend(&other, target);
-		if (found > 0)
-			return -2;
-		return found;
+		if (found == SVC_FOUND_CHANGED)
+			return found;
+		if (found == SVC_FOUND_BACKEND) {
+			count_drop(SVC_DROP_BLOCKED);
+			return SVC_FOUND_REFUSE;
+		}
 	}
-	return 0;
+	return SVC_FOUND_NOTHING;
 }
 
 static __always_inline void refuse_empty(const struct svc_block *block,
@@ -146,33 +157,32 @@ static __always_inline void client_of(struct bpf_sock_addr *ctx,
 	client->client[8] = is_v4(req->key.address) ? SVC_IPV4 : SVC_IPV6;
 }
 
-/* One try. Counts and remembers only what is final. */
-static __always_inline int choose(struct bpf_sock_addr *ctx,
+/* One try at a backend. Counts and remembers nothing that is not final. */
+static PART int choose(struct bpf_sock_addr *ctx,
 				  const struct svc_config *conf,
 				  const struct svc_target *target,
 				  struct svc_request *req)
 {
 	struct svc_affinity_key client = {};
-	struct svc_service_stats *stats;
 	struct svc_block *block;
 	__u32 seconds, earlier = 0, lane = target->lane;
-	int found, affine = 0;
 
-	stats = bpf_map_lookup_elem(&service_stats, &lane);
+	req->stats = bpf_map_lookup_elem(&service_stats, &lane);
 	block = current_block(lane, target->flags & SVC_FRONTEND_LOCAL);
-	if (!stats || !block)
+	if (!req->stats || !block)
 		return SVC_FOUND_CHANGED;
 	if (target->flags & SVC_FRONTEND_FILTERED) {
-		__sync_fetch_and_add(&stats->dropped, 1);
+		__sync_fetch_and_add(&req->stats->dropped, 1);
 		count_drop(SVC_DROP_FILTERED);
 		return SVC_FOUND_REFUSE;
 	}
 	if (!block->slots) {
-		refuse_empty(block, stats);
+		refuse_empty(block, req->stats);
 		return SVC_FOUND_REFUSE;
 	}
 	req->service = block->service;
 	req->pick.lane = lane;
+	req->chosen_by = BY_CHANCE;
 	seconds = block->affinity_seconds;
 	if (!seconds && req->is_udp && !req->is_connect)
 		seconds = conf->udp_affinity_seconds;
@@ -183,26 +193,32 @@ static __always_inline int choose(struct bpf_sock_addr *ctx,
 	if (req->is_udp && !(req->is_connect && seconds))
 		earlier = remembered(req, block->block);
 	if (earlier && read_backend(earlier, &req->pick)) {
-		if (!req->is_connect) {
-			if (seconds)
-				touch_affinity(&client, earlier);
-			return SVC_FOUND_BACKEND;
-		}
-		__sync_fetch_and_add(&stats->remembered, 1);
-	} else {
-		found = seconds ? pick_affine(block, &client, seconds,
-					      &req->pick, &affine) :
-				  pick_random(block, &req->pick);
-		if (found != SVC_FOUND_BACKEND)
-			return found;
-		if (affine)
-			__sync_fetch_and_add(&stats->affinity, 1);
+		if (seconds)
+			touch_affinity(&client, earlier);
+		req->chosen_by = BY_SOCKET;
+		return SVC_FOUND_BACKEND;
 	}
+	if (!seconds)
+		return pick_random(block, &req->pick);
+	return pick_affine(block, &client, seconds, &req->pick,
+			   &req->chosen_by);
+}
+
+/* A backend was found: count what is a new connection, and remember it. */
+static PART void settle(const struct svc_request *req)
+{
+	struct svc_service_stats *stats = req->stats;
+
+	if (!stats || (req->chosen_by == BY_SOCKET && !req->is_connect))
+		return;
 	__sync_fetch_and_add(&stats->connections, 1);
+	if (req->chosen_by == BY_SOCKET)
+		__sync_fetch_and_add(&stats->remembered, 1);
+	if (req->chosen_by == BY_AFFINITY)
+		__sync_fetch_and_add(&stats->affinity, 1);
 	count_pick(&req->pick);
 	if (!remember(req))
 		__sync_fetch_and_add(&stats->reverse_full, 1);
-	return SVC_FOUND_BACKEND;
 }
 
 static __always_inline int refuse_unstable(const struct svc_target *target)
@@ -223,7 +239,7 @@ static __always_inline int balance(struct bpf_sock_addr *ctx,
 {
 	struct svc_config *conf = configuration();
 	struct svc_target target = {};
-	int found;
+	int found = SVC_FOUND_CHANGED;
 
 	if (!conf)
 		return SVC_FOUND_NOTHING;
@@ -233,26 +249,18 @@ static __always_inline int balance(struct bpf_sock_addr *ctx,
 		return SVC_FOUND_NOTHING;
 
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < SVC_TRIES; i++) {
+	for (int i = 0; i < SVC_TRIES && found == SVC_FOUND_CHANGED; i++) {
 		found = find_target(ctx, conf, req, &target);
-		if (found == -2) {
-			count_drop(SVC_DROP_BLOCKED);
-			return SVC_FOUND_REFUSE;
-		}
-		if (found > 0 && target.flags & SVC_FRONTEND_HOST &&
-		    !is_node_socket(ctx, conf))
-			found = 0;
-		if (!found) {
-			forget(req);
-			return SVC_FOUND_NOTHING;
-		}
-		if (found > 0) {
+		if (found == SVC_FOUND_BACKEND)
 			found = choose(ctx, conf, &target, req);
-			if (found != SVC_FOUND_CHANGED)
-				return found;
-		}
 	}
-	return refuse_unstable(&target);
+	if (found == SVC_FOUND_BACKEND)
+		settle(req);
+	else if (found == SVC_FOUND_NOTHING)
+		forget(req);
+	else if (found == SVC_FOUND_CHANGED)
+		return refuse_unstable(&target);
+	return found;
 }
 
 /* What a datagram to an address comes to on a socket that has a peer. Only the
@@ -351,6 +359,10 @@ static __always_inline int outgoing6(struct bpf_sock_addr *ctx, int is_connect,
 	word[1] = ctx->user_ip6[1];
 	word[2] = ctx->user_ip6[2];
 	word[3] = ctx->user_ip6[3];
+	/* Of a socket bound to a v4-mapped address, zero is IPv4's. */
+	if (is_connect && sk && !(word[0] | word[1] | word[2] | word[3]) &&
+	    sk->src_ip6[2] == bpf_htonl(0xffff))
+		word[2] = bpf_htonl(0xffff);
 	zero_is_loopback(req.key.address);
 	req.cookie = bpf_get_socket_cookie(ctx);
 	if (!is_connect && sk && sk->dst_port) {

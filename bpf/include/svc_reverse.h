@@ -14,12 +14,14 @@
 
 #define CONNECTION 0
 
-/* Whom a socket asked for, and what it is doing. */
+/* Whom a socket asked for, what it is doing, and what came of it. */
 struct svc_request {
 	struct svc_frontend_key key;
 	__u32 service; /* of the frontend, once it is known */
 	__u64 cookie; /* of the socket */
 	struct svc_pick pick;
+	struct svc_service_stats *stats; /* of the lane */
+	enum svc_chosen_by chosen_by;
 	int is_udp;
 	int is_connect;
 	int is_connected; /* sendmsg on a socket that has a peer */
@@ -158,8 +160,8 @@ static __always_inline __u32 remembered(const struct svc_request *req,
 			break;
 		}
 	}
-	/* The first in the order needs no second look. */
-	if (!req->is_connect && at > nth(0))
+	if (!req->is_connect && at >= 0 &&
+	    !(req->is_connected && at == CONNECTION))
 		used_last(reverse_of, at);
 	bpf_spin_unlock(&reverse_of->lock);
 	return backend && is_member(block, backend) ? backend : 0;

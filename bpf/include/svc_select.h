@@ -19,6 +19,12 @@ enum svc_found {
 	SVC_FOUND_CHANGED, /* start over */
 };
 
+enum svc_chosen_by {
+	BY_CHANCE,
+	BY_AFFINITY,
+	BY_SOCKET, /* it remembers */
+};
+
 struct svc_target {
 	__u32 lane;
 	__u32 flags; /* of the frontend */
@@ -41,7 +47,7 @@ static __always_inline __u32 frontend_check(const struct svc_frontend_key *key)
 		word[4] * SVC_CHECK_4) >> SVC_FRONTEND_CHECK_SHIFT;
 }
 
-/* 1: found, 0: no such frontend, -1: it did not hold still. */
+/* SVC_FOUND_BACKEND if there is such a frontend. */
 static __always_inline int find_frontend(const struct svc_frontend_key *key,
 					 struct svc_target *target)
 {
@@ -52,13 +58,13 @@ static __always_inline int find_frontend(const struct svc_frontend_key *key,
 	const volatile __u64 *value = bpf_map_lookup_elem(&frontends, key);
 
 	if (!value)
-		return 0;
+		return SVC_FOUND_NOTHING;
 	read.word = *value;
 	if (read.entry.mark >> SVC_FRONTEND_CHECK_SHIFT != frontend_check(key))
-		return -1;
+		return SVC_FOUND_CHANGED;
 	target->lane = read.entry.lane;
 	target->flags = read.entry.mark & ((1 << SVC_FRONTEND_CHECK_SHIFT) - 1);
-	return 1;
+	return SVC_FOUND_BACKEND;
 }
 
 static __always_inline struct svc_block *current_block(__u32 lane, int local)
@@ -151,7 +157,7 @@ static __always_inline int is_affine(const struct svc_affinity *known,
 static __always_inline int pick_affine(const struct svc_block *block,
 				       const struct svc_affinity_key *client,
 				       __u32 seconds, struct svc_pick *pick,
-				       int *was_affine)
+				       enum svc_chosen_by *chosen_by)
 {
 	struct svc_affinity *known, fresh = {};
 	__u64 now = bpf_ktime_get_ns();
@@ -160,7 +166,7 @@ static __always_inline int pick_affine(const struct svc_block *block,
 	known = bpf_map_lookup_elem(&affinity, client);
 	if (known && is_affine(known, block, seconds, now, pick)) {
 		known->used_ns = now;
-		*was_affine = 1;
+		*chosen_by = BY_AFFINITY;
 		return SVC_FOUND_BACKEND;
 	}
 	found = pick_random(block, pick);
@@ -178,7 +184,7 @@ static __always_inline int pick_affine(const struct svc_block *block,
 		/* The client's other connection was faster. */
 		known = bpf_map_lookup_elem(&affinity, client);
 		if (known && is_affine(known, block, seconds, now, pick))
-			*was_affine = 1;
+			*chosen_by = BY_AFFINITY;
 	}
 	return found;
 }

@@ -101,7 +101,8 @@ def _act(stage: Stage, cgroup: Path) -> None:
 
     stage.say("UDP: the answer seems to come from the service's address, or the resolver would not take it.")
     stage.run(
-        f"svcctl service add dns --frontend {RESOLVER}:53/udp --backend 127.0.1.53:5353", expect="added service dns"
+        f"svcctl service add dns --frontend {RESOLVER}:53/udp --backend 127.0.1.53:5353",
+        expect="added service dns",
     )
     stage.run(
         f"dig +time=3 +tries=1 @{RESOLVER} www.example.org A", expect=["192.0.2.53", f"SERVER: {RESOLVER}#53"]

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import svcctl
-from svcctl.errors import Conflict, PermissionProblem, SvcctlError, UsageProblem
+from svcctl.errors import Conflict, NotFound, PermissionProblem, SvcctlError, UsageProblem
 from svcctl.host import bpffs
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, layouts
@@ -63,6 +63,8 @@ def load(place: Place, options: LoadOptions, command: str) -> Loaded:
     Loaded already with the same options: nothing is done. Raises Conflict when it differs from what is asked
     for, PermissionProblem, UsageProblem (no such group), Incompatible.
     """
+    if options.from_tubular and not options.dispatcher:
+        raise UsageProblem("load: --from-tubular needs the dispatcher: not with --no-dispatcher")
     gid = _group_id(options.group)
     _ensure_bpffs(place, options.mount)
     if options.group is not None:
@@ -72,18 +74,42 @@ def load(place: Place, options: LoadOptions, command: str) -> Loaded:
         clear_leftovers(place)
         with Netns.open(place.netns) as netns:
             path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
-        if os.path.lexists(path) and not _reclaimed(place, command):
-            done = _loaded_already(place, options, gid, command, path)
-        else:
-            done = _create(place, options, gid, command)
-        if options.from_tubular:
+            old = _tubular(place, netns.inode) if options.from_tubular else None
+        exists = os.path.lexists(path) and not _reclaimed(place, command)
+        if options.from_tubular and old is None:
+            _no_tubular(place, exists)
+        make = _loaded_already if exists else _create
+        done = make(place, options, gid, command)
+        if old is not None:
             from svcctl.state.tubular import take_over
 
+            if not done.attached:
+                raise Conflict(
+                    "load --from-tubular: svcctl's dispatcher is not attached, so nobody would steer afterwards",
+                    hint="'svcctl attach netns' attaches it",
+                )
             with open_writer(place, command) as writer:
-                done = done._replace(taken=tuple(take_over(writer)))
+                done = done._replace(taken=tuple(take_over(writer, old)))
         return done
     finally:
         os.close(root)
+
+
+def _tubular(place: Place, inode: int) -> str | None:
+    from svcctl.state.tubular import directory
+
+    return directory(place, inode)
+
+
+def _no_tubular(place: Place, exists: bool) -> None:
+    """Without tubular state there is nothing to take over: no error where that was done before."""
+    if exists:
+        place.notice("no tubular state: nothing to take over")
+        return
+    raise NotFound(
+        f"load --from-tubular: no tubular state for this network namespace under {place.bpffs}",
+        hint="tubular is not loaded here: 'svcctl load' is enough",
+    )
 
 
 def planned(place: Place, options: LoadOptions) -> Loaded:
@@ -167,7 +193,7 @@ def _reclaimed(place: Place, command: str) -> bool:
         return dead
 
 
-def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, path: str) -> Loaded:
+def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str) -> Loaded:
     """Compare what is there with what was asked for."""
     with open_writer(place, command) as writer:
         meta = writer.meta()
@@ -177,13 +203,13 @@ def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str, 
         differs += size_differences(writer, options.max_bindings, options.max_destinations)
         if differs:
             raise Conflict(
-                f"load: {path}: already loaded with {'; '.join(differs)}",
+                f"load: {writer.path}: already loaded with {'; '.join(differs)}",
                 hint="'svcctl upgrade --max-...' changes sizes without interruption; 'svcctl unload' starts anew",
             )
         attached = is_attached(writer)
         if options.dispatcher and not attached:
             place.notice("the dispatcher is not attached: 'svcctl attach netns' does it")
-        return Loaded(path, False, attached, writer.netns.inode)
+        return Loaded(writer.path, False, attached, writer.netns.inode)
 
 
 def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loaded:

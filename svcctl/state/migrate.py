@@ -141,24 +141,26 @@ def _add_words(have: bytes, plus: bytes, minus: bytes) -> bytes:
     return b"".join(words)
 
 
-def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> int:
-    """Copy slots by a BPF program; returns how many sockets could not be copied.
+def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> list[int]:
+    """Copy slots by a BPF program; returns for each request how many sockets could not be copied.
 
     User space reads cookies from a sockmap, never sockets. One that closes meanwhile leaves both maps.
     """
-    failed = 0
     with (
         load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded,
         loaded.program("copy_sockets") as program,
     ):
-        for request in requests:
-            if not _copy(program, request):
-                one_by_one = [
-                    CopyRequest(request.source + slot, request.target + slot, 1)
-                    for slot in range(request.slots)
-                ]
-                failed += sum(not _copy(program, each) for each in one_by_one)
-    return failed
+        return [_failures(program, request) for request in requests]
+
+
+def _failures(program: Program, request: CopyRequest) -> int:
+    """Copy one request; how many of its sockets could not be copied."""
+    if _copy(program, request):
+        return 0
+    return sum(
+        not _copy(program, CopyRequest(request.source + slot, request.target + slot, 1))
+        for slot in range(request.slots)
+    )
 
 
 def _copy(program: Program, request: CopyRequest) -> bool:

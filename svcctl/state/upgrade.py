@@ -253,7 +253,7 @@ def _copy_dispatch(
             if name != "sockets":
                 migrate.copy_content(name, old, new)
                 continue
-            failed = migrate.copy_sockets(old, new, map(migrate.all_slots, _ids(maps)))
+            failed = sum(migrate.copy_sockets(old, new, map(migrate.all_slots, _ids(maps))))
             if failed:
                 # The kernel takes no socket that was shut down: it can have no connections now either.
                 writer.place.notice(f"{failed} sockets that no longer listen were not carried over")

@@ -112,13 +112,13 @@ def test_every_one_of_64_writers_is_served(svcctl: Forge, world: World) -> None:
 def test_writers_without_a_queue_lose_nothing(svcctl: Forge) -> None:
     """Binds and unbinds of all kinds at once, each waiting for whichever is first."""
     svcctl.ok("bind", "kept", "tcp", "10.9.0.0/16", "0")
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for n in range(16):
         lines.append(("bind", "one", "tcp", f"10.1.{n}.1", "80"))
         lines.append(("bind", "two", "udp", f"10.2.{n}.0/24", "53"))
     ended = [svcctl.wait(pid) for pid in [svcctl.start(*line) for line in lines]]
     assert [one.code for one in ended] == [0] * len(lines)
-    lines = [("unbind", *line[1:]) for line in lines[::2]] + [("upgrade", "--force")]  # type: ignore[list-item]
+    lines = [("unbind", *line[1:]) for line in lines[::2]] + [("upgrade", "--force")]
     ended = [svcctl.wait(pid) for pid in [svcctl.start(*line) for line in lines]]
     assert [one.code for one in ended] == [0] * len(lines), [one.all for one in ended if one.code]
     bound = json.loads(svcctl.ok("bindings", "-o", "json").out)["bindings"]

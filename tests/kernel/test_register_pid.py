@@ -174,18 +174,18 @@ def test_waits_until_it_listens(loaded: World, server: Server) -> None:
 def test_wait_ends(loaded: World, server: Server) -> None:
     begin = time.monotonic()
     ran = svc("register-pid", server.pid, "web", "tcp", "127.0.0.1", 1, "--wait", "0.3", code=5)
-    assert 0.3 <= time.monotonic() - begin < 2 * SLOWNESS
+    assert 0.3 <= time.monotonic() - begin < 4 * SLOWNESS
     assert_one_error(ran, codes=(5,))
     begin = time.monotonic()
     svc("register-pid", server.pid, "web", "tcp", "127.0.0.1", 1, "--wait", "0", code=5)
-    assert time.monotonic() - begin < 0.3 * SLOWNESS
+    assert time.monotonic() - begin < 3 * SLOWNESS
 
 
 def test_wait_is_over_when_the_process_is(loaded: World) -> None:
     with subprocess.Popen(["sleep", "0.2"]) as sleeper:
         begin = time.monotonic()
         ran = svc("register-pid", sleeper.pid, "web", "tcp", "127.0.0.1", 1, code=5)
-        assert time.monotonic() - begin < 2 * SLOWNESS
+        assert time.monotonic() - begin < 4 * SLOWNESS
         assert "exited" in ran.err
 
 

@@ -12,6 +12,7 @@ import itertools
 import os
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
 from sys import byteorder
@@ -34,8 +35,12 @@ from svcctl.maps.service_layouts import (
 from svcctl.model.constants import IPV4
 from svcctl.model.prefix import format_address
 from svcctl.model.service_endpoint import parse_backend
+from tests.lib.servers import SLOWNESS
 from tests.lib.svc import svc
 from tests.lib.world import World, sh
+
+Socket = socket.socket
+
 
 SO_COOKIE = 57
 VIP, VIP6 = "10.96.0.10", "2001:db8:96::10"
@@ -92,7 +97,7 @@ def family_of(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def cookie(one: socket.socket) -> int:
+def cookie(one: Socket) -> int:
     """The kernel's cookie of a socket."""
     return int.from_bytes(one.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), byteorder)
 
@@ -143,6 +148,11 @@ class Farm:
     def taker(self, kind: str = "tcp") -> str:
         """Who got the one connection or datagram there was."""
         found = self.takers(kind)
+        until = time.monotonic() + 2 * SLOWNESS
+        while not found and time.monotonic() < until:
+            # An emulated kernel may still have the last segment of the handshake in a queue.
+            time.sleep(0.01)
+            found = self.takers(kind)
         assert found.total() == 1, found
         return next(iter(found))
 
@@ -196,7 +206,7 @@ class Balanced:
             words += [f"--{option.replace('_', '-')}", *([] if value is True else [value])]
         svc(*words)
 
-    def client(self, address: str, port: int, kind: str = "tcp", family: int | None = None) -> socket.socket:
+    def client(self, address: str, port: int, kind: str = "tcp", family: int | None = None) -> Socket:
         """A connected socket; the caller closes it."""
         one = self.socket(kind, family_of(address) if family is None else family)
         try:
@@ -206,7 +216,7 @@ class Balanced:
             raise
         return one
 
-    def socket(self, kind: str = "tcp", family: int = socket.AF_INET) -> socket.socket:
+    def socket(self, kind: str = "tcp", family: int = socket.AF_INET) -> Socket:
         """A socket that waits five seconds at most, and leaves no port in TIME_WAIT."""
         one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
         one.settimeout(5)
@@ -248,7 +258,7 @@ class Balanced:
                 found[U64.unpack(key)[0]] = [entry for entry in entries if entry.service]
         return found
 
-    def stands(self, one: socket.socket) -> list[tuple[str, str]]:
+    def stands(self, one: Socket) -> list[tuple[str, str]]:
         """(backend, frontend) of each entry of a socket, as `address:port`."""
         return [
             (

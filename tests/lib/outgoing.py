@@ -10,14 +10,13 @@ import socket
 import time
 from collections.abc import Iterator
 
-from svcctl.host.cgroup import mount_point
+from tests.lib.balanced import SO_COOKIE, hierarchy, join
 from tests.lib.child import Child, child, needs_root
 from tests.lib.run import ok
 from tests.lib.world import world
 
 SIZES = ("--max-services", "100", "--max-backends", "200", "--max-sockets", "1000")
 
-SO_COOKIE = 57
 _numbers = itertools.count()
 
 OTHER_NETNS = ("unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
@@ -27,7 +26,7 @@ OTHER_NETNS = ("unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"
 @contextlib.contextmanager
 def cgroup() -> Iterator[str]:
     """Path of a new cgroup, removed at the end: by then no process may be in it."""
-    path = f"{mount_point()}/svcctl-test-{os.getpid()}-{next(_numbers)}"
+    path = f"{hierarchy()}/svcctl-test-{os.getpid()}-out-{next(_numbers)}"
     os.mkdir(path)
     try:
         yield path
@@ -63,8 +62,7 @@ def clear_services() -> None:
 def client(path: str, code: str = "", *, prefix: tuple[str, ...] = ()) -> Iterator[Child]:
     """A child whose sockets belong to the cgroup."""
     with child(prefix=prefix) as one:
-        with open(f"{path}/cgroup.procs", "w") as processes:
-            processes.write(str(one.pid))
+        join(path, one.pid)
         one.run(f"SO_COOKIE = {SO_COOKIE}\n{_HELPERS}")
         if code:
             one.run(code)

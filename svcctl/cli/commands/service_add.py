@@ -134,11 +134,11 @@ def command(
             external_local=external == "local",
             block=block,
             drop=drop,
-            node_port=node_port,
             sources=tuple(sources),
             frontends=tuple(ServiceFrontend(one, number) for one in frontends),
         )
-        want = add_backends(want, backends, now)
+        # The node port last: `add_service` gives it its frontends.
+        want = add_backends(want, backends, now)._replace(node_port=node_port)
         return add_service(have if have.id else None, want)
 
     change_service(env, name, "service add", edit, create=True)

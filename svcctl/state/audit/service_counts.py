@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
-    """balancer: how many frontends make programs look further, and the addresses that node ports are served on.
+    """balancer: how many frontends make programs look further, when the first drain ends, and the addresses that
+    node ports are served on.
 
     A count that is too low is mended before the frontends are, one that is too high after them.
     """
@@ -35,6 +36,10 @@ def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
             yield Finding(
                 "balancer", f"{name} is {have}, {want} counted", partial(_set_config, view, name, want)
             )
+    ends = [one.until_ns for each in view.known.values() for one in each.service.members if one.until_ns]
+    if too_low and ends and not 0 < now.drain_ns <= min(ends):
+        repair = partial(_set_config, view, "drain_ns", min(ends))
+        yield Finding("balancer", "a drain ends before drains are looked for", repair)
     if too_low and node_ports:
         more_addresses, fewer = changes(writer)
         if more_addresses or fewer:

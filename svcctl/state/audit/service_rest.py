@@ -20,6 +20,8 @@ from svcctl.maps.service_layouts import (
     MemberKey,
     SlotKey,
 )
+from svcctl.model.constants import PROTOCOL_NAMES
+from svcctl.model.prefix import format_address
 from svcctl.model.service_endpoint import format_backend, format_frontend
 from svcctl.state.audit.finding import Finding
 from svcctl.state.service_change import words_of
@@ -68,6 +70,10 @@ def frontends(view: View) -> Iterator[Finding]:
 
 def _show(key: bytes) -> str:
     address, port, protocol, _ = FRONTEND_KEY.unpack(key)
+    if (port, protocol) == (0, 0):
+        return f"address {format_address(codec.family_of(address), address)} (other ports)"
+    if protocol not in PROTOCOL_NAMES:
+        return f"frontend key {key.hex()}"
     return f"frontend {format_frontend(codec.decode_frontend(address, port, protocol))}"
 
 
