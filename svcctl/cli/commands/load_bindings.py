@@ -40,6 +40,7 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     from svcctl.cli.access import planning
     from svcctl.cli.input import read_input
     from svcctl.cli.progress import Progress
+    from svcctl.host.interrupts import Held
     from svcctl.model.bindings_file import read_bindings
     from svcctl.model.plan import plan as make_plan
     from svcctl.state.bindings import apply_plan, limit_labels, read_labels
@@ -65,7 +66,8 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
                     del everything, have, mine
                     replace_all(writer, want, progress.count)
                 else:
-                    apply_plan(writer, plan)
+                    with Held():  # at most THRESHOLD writes: all of them, even when Ctrl-C comes in between
+                        apply_plan(writer, plan)
     finally:
         progress.end()
         gc.enable()
