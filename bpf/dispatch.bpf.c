@@ -25,10 +25,7 @@
 
 static __always_inline int drop(__u32 reason)
 {
-	__u64 *count = bpf_map_lookup_elem(&drop_stats, &reason);
-
-	if (count)
-		(*count)++;
+	count_drop(reason);
 	return SK_DROP;
 }
 

@@ -83,7 +83,7 @@ def _option(param: click.Option, ctx: click.Context) -> Iterator[str]:
         if param.is_flag or param.count
         else f" \\fI{text((param.metavar or param.name or '').upper())}\\fR"
     )
-    names = ", ".join(f"\\fB{text(name)}\\fR" for name in param.opts)
+    names = ", ".join(f"\\fB{text(name)}\\fR" for name in (*param.opts, *param.secondary_opts))
     yield ".TP"
     yield names + value
     yield text(record[1])

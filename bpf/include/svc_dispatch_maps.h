@@ -4,6 +4,7 @@
 #ifndef SVC_DISPATCH_MAPS_H
 #define SVC_DISPATCH_MAPS_H
 
+#include "svc_drop.h"
 #include "svc_types.h"
 #include <bpf/bpf_helpers.h>
 
@@ -63,12 +64,5 @@ struct {
 	__type(key, __u32);
 	__type(value, struct svc_dispatch_stats);
 } dispatch_stats SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SVC_DROP_REASONS);
-	__type(key, __u32);
-	__type(value, __u64);
-} drop_stats SEC(".maps");
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Maps that every state directory has, whatever is attached. Programs do not
- * read them; the sizes given here are final. */
+/* Maps that every state directory has, whatever is attached. Programs read none
+ * of them but count in drop_stats; the sizes given here are final. */
 #ifndef SVC_STATE_MAPS_H
 #define SVC_STATE_MAPS_H
 
+#include "svc_drop.h"
 #include "svc_types.h"
 #include <bpf/bpf_helpers.h>
 

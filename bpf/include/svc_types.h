@@ -24,7 +24,8 @@
 #define SVC_LABEL_BYTES 255
 #define SVC_SOCKETS_PER_DESTINATION 16
 #define SVC_PROGRAM_MAPS 32
-#define SVC_PROGRAM_SLOTS 16 /* 0-7 loaded, 8-15 of an upgrade under way */
+#define SVC_PROGRAM_SLOTS 64 /* 0-31 loaded, 32-63 of an upgrade under way */
+#define SVC_DROP_SLOTS 64 /* room of drop_stats */
 #define SVC_WRITERS 10
 #define SVC_PORTS (2 * 65536) /* TCP first, then UDP */
 
@@ -38,7 +39,11 @@ enum svc_drop_reason {
 	SVC_DROP_NO_SOCKET = 0, /* a binding's label has no live socket */
 	SVC_DROP_BAD_DESTINATION = 1, /* a binding names an id out of range */
 	SVC_DROP_UNSTABLE = 2, /* an entry kept changing while it was read */
-	SVC_DROP_REASONS = 3,
+	SVC_DROP_NO_BACKEND = 3, /* a service has nobody to serve */
+	SVC_DROP_VERDICT = 4, /* a service's rule says nobody is served */
+	SVC_DROP_FILTERED = 5, /* source ranges, which sockets cannot obey */
+	SVC_DROP_BLOCKED = 6, /* another port of a blocked service address */
+	SVC_DROP_REASONS = 7,
 };
 
 /* Position of a map in `usage`. */
@@ -46,16 +51,35 @@ enum svc_usage_index {
 	SVC_USAGE_BINDINGS = 0,
 	SVC_USAGE_EXACT = 1,
 	SVC_USAGE_DESTINATIONS = 2,
-	SVC_USAGE_MAPS = 16,
+	SVC_USAGE_SERVICES = 3,
+	SVC_USAGE_FRONTENDS = 4,
+	SVC_USAGE_SERVICE_FRONTS = 5,
+	SVC_USAGE_BACKENDS = 6,
+	SVC_USAGE_SERVICE_MEMBERS = 7,
+	SVC_USAGE_BLOCKS = 8,
+	SVC_USAGE_SLOTS = 9,
+	SVC_USAGE_MEMBERS = 10,
+	SVC_USAGE_LANES = 11,
+	SVC_USAGE_MAPS = 32,
 };
 
 /* Position of a program in `programs`. */
 enum svc_program_index {
 	SVC_PROGRAM_DISPATCH = 0,
+	SVC_PROGRAM_CONNECT4 = 1,
+	SVC_PROGRAM_CONNECT6 = 2,
+	SVC_PROGRAM_SENDMSG4 = 3,
+	SVC_PROGRAM_SENDMSG6 = 4,
+	SVC_PROGRAM_RECVMSG4 = 5,
+	SVC_PROGRAM_RECVMSG6 = 6,
+	SVC_PROGRAM_GETPEERNAME4 = 7,
+	SVC_PROGRAM_GETPEERNAME6 = 8,
+	SVC_PROGRAM_SOCK_RELEASE = 9,
 };
 
 enum svc_attachment_kind {
 	SVC_ATTACH_NETNS = 1,
+	SVC_ATTACH_CGROUP = 2,
 };
 
 /* What an interrupted map or program swap must do next. */
@@ -89,7 +113,11 @@ struct svc_meta {
 	char version[32]; /* of the last load or upgrade */
 	__u64 lock_waits; /* changes that had to wait for the lock */
 	__u64 lock_wait_ns; /* how long, in all */
-	__u8 reserved[800];
+	__u32 next_service; /* ids never handed out; 0 is none */
+	__u32 next_backend;
+	__u32 next_block;
+	__u32 next_lane;
+	__u8 reserved[784];
 };
 _Static_assert(sizeof(struct svc_meta) == 1024, "svc_meta");
 
@@ -121,7 +149,7 @@ _Static_assert(sizeof(struct svc_program) == 224, "svc_program");
 struct svc_attachment_key {
 	__u32 kind; /* enum svc_attachment_kind */
 	__u32 hook; /* enum bpf_attach_type */
-	__u64 target; /* netns inode */
+	__u64 target; /* netns inode, cgroup id */
 };
 _Static_assert(sizeof(struct svc_attachment_key) == 16, "svc_attachment_key");
 

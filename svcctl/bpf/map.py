@@ -181,12 +181,15 @@ class Map(Handle):
             return None
         raise BpfError(-result, "walk", self.subject)
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All (key, value) pairs; what writers do meanwhile is seen as `read_all` says."""
+    def items(self, flags: int = 0) -> Iterator[tuple[bytes, bytes]]:
+        """All (key, value) pairs; what writers do meanwhile is seen as `read_all` says.
+
+        `flags` is LOCK for values with a spin lock that must not be seen half written, else 0.
+        """
         from svcctl.bpf import walk
 
         size, value_size = self.key_bytes, self.value_bytes
-        for keys, values, count in walk.pieces(self):
+        for keys, values, count in walk.pieces(self, flags):
             for index in range(count):
                 yield (
                     keys[index * size : (index + 1) * size],
@@ -261,11 +264,14 @@ class Map(Handle):
         keys: Array[c_char],
         values: Array[c_char],
         count: int,
+        flags: int = 0,
     ) -> tuple[int, int]:
         """Read the next entries after `position` (None: the first), and write the new position."""
         number = c_uint32(count)
         call = require("bpf_map_lookup_batch")
-        result = call(self.fd, position, following, keys, values, byref(number), None)
+        # struct bpf_map_batch_opts: elem_flags, flags.
+        settings = opts("2Q", flags, 0) if flags else None
+        result = call(self.fd, position, following, keys, values, byref(number), settings)
         return -result, number.value
 
     def update_batch(self, keys: int, values: int, count: int) -> tuple[int, int]:

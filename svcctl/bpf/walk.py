@@ -26,8 +26,11 @@ LOST_PLACE = 10
 """How often in a row a trie may answer EINTR (a writer took the key the walk stood on) without giving any."""
 
 
-def pieces(source: Map) -> Iterator[Piece]:
-    """(keys, values, count) of all entries, piece by piece. Raises BpfError; EAGAIN when it never ends."""
+def pieces(source: Map, flags: int = 0) -> Iterator[Piece]:
+    """(keys, values, count) of all entries, piece by piece. Raises BpfError; EAGAIN when it never ends.
+
+    `flags` go with each look-up: LOCK or 0.
+    """
     size, value_size, limit = source.key_bytes, source.value_bytes, source.info.max_entries
     # 4 bytes for hashes, a whole key for the others; the kernel reads it before it writes it.
     position = (c_char * max(8, size))()
@@ -37,9 +40,11 @@ def pieces(source: Map) -> Iterator[Piece]:
     started = False
     total = lost = 0
     while True:
-        errno, count = source.lookup_batch(position if started else None, position, keys, values, chunk)
+        errno, count = source.lookup_batch(
+            position if started else None, position, keys, values, chunk, flags
+        )
         if errno in NOT_BATCHED and not started:
-            yield from _one_by_one(source)
+            yield from _one_by_one(source, flags)
             return
         if errno not in (0, ENOENT, ENOSPC, EINTR) or lost > LOST_PLACE:
             raise BpfError(errno or EAGAIN, "read", source.subject)
@@ -58,14 +63,14 @@ def pieces(source: Map) -> Iterator[Piece]:
             keys, values = (c_char * (chunk * size))(), (c_char * (chunk * value_size))()
 
 
-def _one_by_one(source: Map) -> Iterator[Piece]:
+def _one_by_one(source: Map, flags: int) -> Iterator[Piece]:
     key = source.next_key(None)
     total = 0
     while key is not None:
         keys, values = [], []
         for _ in range(FIRST_CHUNK):
             total += 1
-            value = source.lookup(key)
+            value = source.lookup(key, flags)
             # Gone since next_key, or an empty slot of a sockmap.
             if value is not None:
                 keys.append(key)

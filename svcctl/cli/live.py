@@ -15,19 +15,23 @@ _LIMIT = 200_000
 
 
 def candidates(kind: str, env: Env) -> Iterator[str]:
-    """Values of a kind (label, prefix, address, port, endpoint) that the state has, each once, in order.
+    """Values of a kind that the state has, each once, in order.
 
+    Kinds: label, prefix, address, port, endpoint, service, frontend, backend.
     Raises what opening the state raises; the caller shows nothing then. Any other kind has none.
     """
     find = _KINDS.get(kind)
     if find is None:
         return
     from svcctl.cli.access import place
+    from svcctl.maps.catalog import BALANCER
     from svcctl.state.session import open_reader
 
     with open_reader(place(env)) as reader:
-        if reader.has_dispatcher():
+        if reader.has_map(BALANCER.marker) if kind in _OF_SERVICES else reader.has_dispatcher():
             yield from find(reader)
+        if kind == "endpoint" and reader.has_map(BALANCER.marker):
+            yield from _frontends(reader)
 
 
 def _labels(state: State) -> Iterator[str]:
@@ -91,7 +95,32 @@ def _keys(state: State) -> list[bytes]:
     return sorted((key for key in found if key_fault(key) is None), key=listing_order)
 
 
+def _services(state: State) -> Iterator[str]:
+    from svcctl.maps.layouts import text
+
+    yield from sorted(text(key[:255]) for key, _ in state.map("service_names").items())
+
+
+def _frontends(state: State) -> Iterator[str]:
+    from svcctl.state.nat import route_names
+
+    yield from route_names(state)
+
+
+def _backends(state: State) -> Iterator[str]:
+    from svcctl.maps.service_layouts import BACKEND
+    from svcctl.model.service_endpoint import format_backend
+    from svcctl.state.services import as_backend
+
+    found = sorted(as_backend(BACKEND.unpack(data)) for _, data in state.map("backends").items())
+    yield from map(format_backend, found)
+
+
+_OF_SERVICES = ("service", "frontend", "backend")
 _KINDS = {
+    "service": _services,
+    "frontend": _frontends,
+    "backend": _backends,
     "label": _labels,
     "prefix": _prefixes,
     "address": _addresses,

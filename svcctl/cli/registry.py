@@ -19,6 +19,7 @@ class Entry(Record):
 
 STATE = "Host state"
 INCOMING = "Incoming connections"
+OUTGOING = "Outgoing connections"
 CONFIGURATION = "Configuration and inspection"
 GENERAL = "General"
 
@@ -42,6 +43,14 @@ _ROWS = (
     ("register-pid", INCOMING, "Register the listening socket of a process."),
     ("unregister", INCOMING, "Remove the sockets of a label."),
     ("destinations", INCOMING, "List labels with their sockets and counters."),
+    ("service", OUTGOING, "Add, change and delete services."),
+    ("backend", OUTGOING, "Add, change, drain and delete backends of a service."),
+    ("services", OUTGOING, "List services."),
+    ("frontends", OUTGOING, "List the addresses of services."),
+    ("backends", OUTGOING, "List the backends of services."),
+    ("nat", OUTGOING, "Which backends each frontend leads to, as the kernel has it."),
+    ("affinity", OUTGOING, "Which clients stick to which backends."),
+    ("reverse", OUTGOING, "Which sockets' backends stand for which frontends."),
     ("explain", CONFIGURATION, "What would happen to a connection, and why."),
     ("export", CONFIGURATION, "Print the desired state as a file."),
     ("save", CONFIGURATION, "Write the export where the boot unit restores it."),

@@ -64,7 +64,7 @@ def dump(
     """
     diag_family = AF_INET if family == 4 else AF_INET6
     request = _REQUEST.pack(diag_family, protocol, 0, states, (port or 0).to_bytes(2, "big"))
-    kernel = _connect(netns)
+    kernel = connect(netns)
     try:
         found, complete = _ask(kernel, request, protocol)
         for _ in range(_RETRIES):
@@ -82,8 +82,11 @@ def listeners(protocol: int, port: int | None = None, *, netns: Netns | None = N
     return dump(4, protocol, states, port, netns=netns) + dump(6, protocol, states, port, netns=netns)
 
 
-def _connect(netns: Netns | None) -> socket:
-    # A netlink socket stays with the namespace it was made in: the visit is over when the question is asked.
+def connect(netns: Netns | None) -> socket:
+    """A sock_diag socket of the given namespace, else of the calling thread's.
+
+    It stays with the namespace it was made in: the visit is over when the question is asked.
+    """
     if netns is None:
         return socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
     with netns.entered():

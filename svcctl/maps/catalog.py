@@ -14,7 +14,7 @@ from svcctl.record import Record
 if TYPE_CHECKING:
     from svcctl.maps.layouts import Layout
 
-HASH, ARRAY, PERCPU_ARRAY, LPM_TRIE, SOCKMAP = 1, 2, 6, 11, 15
+HASH, ARRAY, PERCPU_ARRAY, LRU_HASH, LPM_TRIE, SOCKMAP = 1, 2, 6, 9, 11, 15
 """enum bpf_map_type of linux/bpf.h."""
 
 SK_LOOKUP = 36
@@ -24,6 +24,12 @@ DEFAULT_BINDINGS = 1_000_000
 DEFAULT_DESTINATIONS = 1024
 MAX_BINDINGS = 16_000_000
 MAX_DESTINATIONS = 1_000_000
+DEFAULT_SERVICES = 4096
+DEFAULT_BACKENDS = 65_536
+DEFAULT_SOCKETS = 131_072
+MAX_SERVICES = 1_000_000
+MAX_BACKENDS = 4_000_000
+MAX_SOCKETS = 16_000_000
 
 
 class MapShape(Record):
@@ -52,7 +58,9 @@ STATE_MAPS = {
     "writers": MapShape(ARRAY, 4, layouts.WRITER.size),
     "programs": MapShape(ARRAY, 4, layouts.PROGRAM.size),
     "attachments": MapShape(HASH, layouts.ATTACHMENT_KEY.size, layouts.ATTACHMENT.size),
+    "drop_stats": MapShape(PERCPU_ARRAY, 4, 8),
 }
+"""Maps every state directory has. Programs of all halves count in drop_stats."""
 
 DISPATCH_MAPS = {
     "bindings": MapShape(LPM_TRIE, layouts.BINDING_KEY.size, layouts.BINDING.size, enums.USAGE_BINDINGS),
@@ -64,10 +72,30 @@ DISPATCH_MAPS = {
     "sockets": MapShape(SOCKMAP, 4, 8),
     "hints": MapShape(ARRAY, 4, 4),
     "dispatch_stats": MapShape(PERCPU_ARRAY, 4, layouts.DISPATCH_STATS.size),
-    "drop_stats": MapShape(PERCPU_ARRAY, 4, 8),
 }
 
-MAPS = STATE_MAPS | DISPATCH_MAPS
+# Sizes of bpf/include/svc_service_types.h; service_layouts.py has the fields, for commands that need them.
+SERVICE_MAPS = {
+    "config": MapShape(ARRAY, 4, 64),
+    "frontends": MapShape(HASH, 20, 8, enums.USAGE_FRONTENDS),
+    "current": MapShape(ARRAY, 4, 8, enums.USAGE_LANES),
+    "blocks": MapShape(HASH, 4, 40, enums.USAGE_BLOCKS),
+    "slots": MapShape(HASH, 8, 16, enums.USAGE_SLOTS),
+    "members": MapShape(HASH, 8, 4, enums.USAGE_MEMBERS),
+    "backends": MapShape(HASH, 4, 40, enums.USAGE_BACKENDS),
+    "service_stats": MapShape(ARRAY, 4, 64),
+    "node_addresses": MapShape(LPM_TRIE, 20, 4),
+    "affinity": MapShape(LRU_HASH, 24, 16),
+    "reverse": MapShape(HASH, 8, 200),
+    "reverse_counts": MapShape(ARRAY, 4, 4),
+    "service_names": MapShape(HASH, 256, 4, enums.USAGE_SERVICES),
+    "services": MapShape(HASH, 4, 368),
+    "service_fronts": MapShape(HASH, 8, 24, enums.USAGE_SERVICE_FRONTS),
+    "service_members": MapShape(HASH, 8, 32, enums.USAGE_SERVICE_MEMBERS),
+    "backend_ids": MapShape(HASH, 20, 104),
+}
+
+MAPS = STATE_MAPS | DISPATCH_MAPS | SERVICE_MAPS
 
 LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "meta": (None, layouts.META),
@@ -84,26 +112,128 @@ LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "dispatch_stats": (None, layouts.DISPATCH_STATS),
     "drop_stats": (None, None),
 }
-"""Layouts of key and value; None: one integer of the shape's size."""
+"""Layouts of key and value of all but the service maps; None: one integer of the shape's size."""
+
+
+def map_layouts(name: str) -> tuple[Layout[Any] | None, Layout[Any] | None]:
+    """Layouts of key and value of any map; None: one integer of the shape's size."""
+    if name not in SERVICE_MAPS:
+        return LAYOUTS[name]
+    from svcctl.maps.service_layouts import MAP_LAYOUTS
+
+    return MAP_LAYOUTS[name]
+
 
 PROGRAM_READS = ("bindings", "exact", "ports", "sockets", "hints", "dispatch_stats", "drop_stats")
 """Maps whose ids the dispatcher's program info must list."""
+
+SERVICE_READS = (
+    "config", "frontends", "current", "blocks", "slots", "members", "backends", "service_stats",
+    "node_addresses", "affinity", "reverse", "reverse_counts", "drop_stats",
+)  # fmt: skip
+"""Maps that connect and sendmsg read; the other balancer programs read some of them."""
 
 USAGE_OPTIONS = {
     "bindings": "--max-bindings",
     "exact": "--max-bindings",
     "destinations": "--max-destinations",
+    "service_names": "--max-services",
+    "frontends": "--max-services",
+    "service_fronts": "--max-services",
+    "current": "--max-services",
+    "blocks": "--max-services",
+    "backends": "--max-backends",
+    "service_members": "--max-backends",
+    "slots": "--max-backends",
+    "members": "--max-backends",
+    "reverse": "--max-sockets",
+    "affinity": "--max-sockets",
 }
-"""The option of load and upgrade that grows a map."""
+"""The option of load, attach and upgrade that grows a map."""
 
 DISPATCH = ProgramShape(
     enums.PROGRAM_DISPATCH, "dispatch", "dispatch", "prog_dispatch", "link_netns", SK_LOOKUP
 )
 
-PROGRAMS = (DISPATCH,)
+# enum bpf_attach_type of linux/bpf.h.
+_CGROUP_HOOKS = (
+    ("connect4", 10),
+    ("connect6", 11),
+    ("sendmsg4", 14),
+    ("sendmsg6", 15),
+    ("recvmsg4", 19),
+    ("recvmsg6", 20),
+    ("getpeername4", 29),
+    ("getpeername6", 30),
+    ("sock_release", 34),
+)
+CONNECT = tuple(
+    ProgramShape(enums.PROGRAM_DISPATCH + 1 + n, name, "connect", f"prog_{name}", f"link_{name}", hook)
+    for n, (name, hook) in enumerate(_CGROUP_HOOKS)
+)
+UDP_HOOKS = frozenset(("sendmsg4", "sendmsg6", "recvmsg4", "recvmsg6"))
+"""What `attach cgroup --exclude-udp` leaves out."""
+REFUSING_HOOKS = frozenset(("connect4", "connect6", "sendmsg4", "sendmsg6"))
+"""Programs that exist twice in the object: `<name>_eperm` for kernels without bpf_set_retval in these hooks."""
+
+PROGRAMS = (DISPATCH, *CONNECT)
+
+
+class Half(Record):
+    """One of the kernel halves: its object, maps and programs; `marker` is a map it always has once it was made."""
+
+    name: str
+    object: str
+    maps: dict[str, MapShape]
+    programs: tuple[ProgramShape, ...]
+    marker: str
+
+
+DISPATCHER = Half("dispatcher", "dispatch", DISPATCH_MAPS, (DISPATCH,), "destinations")
+BALANCER = Half("balancer", "connect", SERVICE_MAPS, CONNECT, "services")
+HALVES = (DISPATCHER, BALANCER)
+
+_READS = {
+    "dispatch": PROGRAM_READS,
+    **dict.fromkeys(REFUSING_HOOKS, SERVICE_READS),
+    "sock_release": ("reverse", "reverse_counts"),
+}
+
+
+def reads(shape: ProgramShape) -> tuple[str, ...]:
+    """Maps whose ids the kernel's information on a program must list."""
+    return _READS.get(shape.name, ("current", "blocks", "reverse", "reverse_counts"))
+
+
+SHARED_MAPS = ("drop_stats",)
+"""State maps that the objects of the halves declare too: always reused."""
 
 NEXT = "next_"
 """Prefix of the pins of a swap under way."""
+
+
+def service_sizes(max_services: int, max_backends: int, max_sockets: int) -> dict[str, int]:
+    """max_entries of each service map that has no fixed size.
+
+    A service has up to two lanes, a lane two sets, a set two blocks while it changes; a membership is in up to two
+    sets.
+    """
+    return {
+        "frontends": max_services * 4,
+        "current": max_services * 2,
+        "blocks": max_services * 8,
+        "slots": max_backends * 4,
+        "members": max_backends * 4,
+        "backends": max_backends,
+        "service_stats": max_services * 2,
+        "affinity": max_sockets,
+        "reverse": max_sockets,
+        "service_names": max_services,
+        "services": max_services,
+        "service_fronts": max_services * 4,
+        "service_members": max_backends * 2,
+        "backend_ids": max_backends,
+    }
 
 
 def dispatch_sizes(max_bindings: int, max_destinations: int) -> dict[str, int]:

@@ -15,8 +15,8 @@ SCHEMA = 1
 MAGIC = 0x6C74637663767331
 SOCKETS_PER_DESTINATION = 16
 PROGRAM_MAPS = 32
-PROGRAM_SLOTS = 16
-NEXT_PROGRAMS = 8
+PROGRAM_SLOTS = 64
+NEXT_PROGRAMS = 32
 """Entries of `programs` from here on belong to an upgrade under way."""
 WRITERS = 10
 LABEL_BYTES = 255
@@ -78,6 +78,10 @@ class Meta(Record):
     version: bytes
     lock_waits: int
     lock_wait_ns: int
+    next_service: int
+    next_backend: int
+    next_block: int
+    next_lane: int
     reserved: bytes
 
 
@@ -192,7 +196,7 @@ class DispatchStats(Record):
     errors: int
 
 
-META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q 800s")
+META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q I I I I 784s")
 USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
 PROGRAM = Layout("svc_program", ProgramRecord, "16s I I 128s 32s 32s Q")

@@ -1,4 +1,4 @@
-"""Labels: the names that bindings give to the sockets behind them."""
+"""Names: labels, which bindings give to the sockets behind them, and the rule for any other name."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ MAX_LABEL_BYTES = 255
 
 
 def check_label(text: str) -> str:
-    """Returns `text` if it can be a label: 1 to 255 bytes of printable UTF-8. Raises UsageProblem otherwise.
+    """Returns `text` if it can be a label: 1 to 255 bytes of printable UTF-8. Raises UsageProblem otherwise."""
+    return check_name("label", text, MAX_LABEL_BYTES)
 
-    Printable is what `str.isprintable` says: no control or format characters (a label must not turn a
+
+def check_name(what: str, text: str, most: int) -> str:
+    """Returns `text` if it is 1 to `most` bytes of printable UTF-8. Raises UsageProblem otherwise.
+
+    Printable is what `str.isprintable` says: no control or format characters (a name must not turn a
     listing around or break its lines), no separators but the space, no surrogates (bytes of the command
     line that were not UTF-8 arrive as such).
     """
     if not text:
-        raise BadValue("label", text, "a label cannot be empty")
+        raise BadValue(what, text, f"a {what} cannot be empty")
     if not text.isprintable():
         bad = next(character for character in text if not character.isprintable())
         if "\ud800" <= bad <= "\udfff":
-            raise BadValue("label", text, "not valid UTF-8")
-        raise BadValue("label", text, f"has a character that cannot be printed (U+{ord(bad):04X})")
+            raise BadValue(what, text, "not valid UTF-8")
+        raise BadValue(what, text, f"has a character that cannot be printed (U+{ord(bad):04X})")
     # No character takes more than four bytes: only a long text needs to be measured.
-    if len(text) > MAX_LABEL_BYTES // 4:
+    if len(text) > most // 4:
         size = len(text.encode())
-        if size > MAX_LABEL_BYTES:
-            raise BadValue("label", text, f"is {size} bytes long, {MAX_LABEL_BYTES} at most")
+        if size > most:
+            raise BadValue(what, text, f"is {size} bytes long, {most} at most")
     return text

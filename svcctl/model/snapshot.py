@@ -40,6 +40,26 @@ class AttachmentSample(Record):
     up: bool
 
 
+class ServiceSample(Record):
+    """One family of a service: `family` 4 or 6, counters since the service had that family."""
+
+    service: str
+    family: int
+    connections: int
+    no_backend: int
+    dropped: int
+    affinity: int
+    remembered: int
+    reverse_full: int
+
+
+class BackendSample(Record):
+    """A backend as text, and how often all services chose it."""
+
+    backend: str
+    picks: int
+
+
 class Snapshot(Record):
     """The state at one moment. Times are seconds since 1970.
 
@@ -58,3 +78,5 @@ class Snapshot(Record):
     attachments: tuple[AttachmentSample, ...]
     drops: tuple[tuple[str, int], ...]
     consistent: bool = True
+    services: tuple[ServiceSample, ...] = ()
+    backends: tuple[BackendSample, ...] = ()

@@ -14,7 +14,7 @@ from svcctl.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from svcctl.model.snapshot import DestinationSample, Snapshot
+    from svcctl.model.snapshot import DestinationSample, ServiceSample, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -47,6 +47,13 @@ def families(snapshot: Snapshot, build: Mapping[str, str], failures: int) -> lis
             {"version": snapshot.version, "schema": str(snapshot.schema)},
         ),
         *_of_destinations(snapshot.destinations),
+        *_of_services(snapshot.services),
+        Family(
+            "svcctl_backend_picks_total",
+            "counter",
+            "Connections that were given to a backend, by all services.",
+            [Sample((("backend", one.backend),), one.picks) for one in snapshot.backends],
+        ),
         Family(
             "svcctl_drops_total",
             "counter",
@@ -153,6 +160,29 @@ def _of_destinations(destinations: Iterable[DestinationSample]) -> list[Family]:
         has_socket.samples.append(Sample(labels, int(one.sockets > 0)))
         sockets.samples.append(Sample(labels, one.sockets))
     return [lookups, misses, errors, bindings, has_socket, sockets]
+
+
+def _of_services(services: Iterable[ServiceSample]) -> list[Family]:
+    found = [
+        Family(f"svcctl_service_{name}_total", "counter", help, [])
+        for name, help in (
+            ("connections", "Connections of a service that were given a backend."),
+            ("no_backend", "Connections refused because a service had no backend."),
+            ("dropped", "Connections refused because a rule of a service says so."),
+            ("affinity", "Of the connections: given to the backend that the client had before."),
+            ("remembered", "Of the connections: UDP sockets that kept their backend."),
+            ("reverse_full", "Connections served although there was no room to remember them."),
+        )
+    ]
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    for one in services:
+        labels = (("service", one.service), ("family", FAMILY_NAMES.get(one.family, str(one.family))))
+        while labels in seen:  # as in _of_destinations: a name written past svcctl
+            labels = (("service", labels[0][1] + "?"), *labels[1:])
+        seen.add(labels)
+        for family, value in zip(found, one[2:], strict=True):
+            family.samples.append(Sample(labels, value))
+    return found
 
 
 def lines(metrics: Iterable[Family]) -> Iterator[str]:

@@ -46,7 +46,11 @@ def netns_key(inode: int) -> AttachmentKey:
 def pin_dispatcher(writer: Writer, max_bindings: int, max_destinations: int) -> None:
     """Make the dispatcher's maps (those that are missing) and program, and pin them in the writer's directory."""
     sizes = catalog.dispatch_sizes(max_bindings, max_destinations)
-    reuse = {name: writer.map(name) for name in catalog.DISPATCH_MAPS if writer.has_map(name)}
+    reuse = {
+        name: writer.map(name)
+        for name in (*catalog.DISPATCH_MAPS, *catalog.SHARED_MAPS)
+        if writer.has_map(name)
+    }
     with load_object(catalog.DISPATCH.object, sizes, reuse) as loaded:
         for name in catalog.DISPATCH_MAPS:
             if name not in reuse:
@@ -143,15 +147,15 @@ def list_attachments(state: State) -> list[Attached]:
         )
         rows.append(
             Attached(
-                kind="netns" if key.kind == enums.ATTACH_NETNS else str(key.kind),
+                kind=_KINDS.get(key.kind, str(key.kind)),
                 target=key.target,
-                hook="sk_lookup" if key.hook == catalog.SK_LOOKUP else str(key.hook),
+                hook=_hook_name(key.hook),
                 program=layouts.text(record.name),
                 program_id=record.id,
                 link_id=value.link_id,
                 since_ns=value.since_ns,
                 version=layouts.text(record.version),
-                up=_is_up(state, key.target),
+                up=_is_up(state, key),
             )
         )
     return sorted(rows)
@@ -162,7 +166,7 @@ def is_live(state: State) -> bool | None:
 
     None when it is recorded and the caller may not open links.
     """
-    return _is_up(state, state.netns.inode) if is_attached(state) else False
+    return _is_up(state, netns_key(state.netns.inode)) if is_attached(state) else False
 
 
 def size_differences(state: State, max_bindings: int | None, max_destinations: int | None) -> list[str]:
@@ -179,15 +183,33 @@ def size_differences(state: State, max_bindings: int | None, max_destinations: i
     return differs
 
 
-def _is_up(state: State, target: int) -> bool | None:
+_KINDS = {enums.ATTACH_NETNS: "netns", enums.ATTACH_CGROUP: "cgroup"}
+
+
+def shape_of(hook: int) -> ProgramShape | None:
+    """The program svcctl attaches to a hook."""
+    return next((shape for shape in catalog.PROGRAMS if shape.hook == hook), None)
+
+
+def _hook_name(hook: int) -> str:
+    shape = shape_of(hook)
+    if shape is None:
+        return str(hook)
+    return "sk_lookup" if shape is catalog.DISPATCH else shape.name
+
+
+def _is_up(state: State, key: AttachmentKey) -> bool | None:
     """Whether the link is alive, None if the caller may not look (links cannot be opened read-only)."""
-    if os.geteuid() != 0:
+    shape = shape_of(key.hook)
+    if os.geteuid() != 0 or shape is None:
         return None
     try:
-        info = link_info(state, catalog.DISPATCH)
+        info = link_info(state, shape)
     except (BpfError, OSError):
         return None
-    return info is not None and info.netns_inode == target
+    if info is None:
+        return False
+    return key.target == (info.netns_inode if key.kind == enums.ATTACH_NETNS else info.cgroup_id)
 
 
 def open_program(state: State, shape: ProgramShape, prefix: str = "") -> Program | None:

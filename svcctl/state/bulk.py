@@ -84,7 +84,11 @@ def _swap_in(
 ) -> None:
     """Fill fresh maps and put a program that reads them under the link."""
     sizes = {name: writer.map(name).info.max_entries for name in MAPS_WRITTEN}
-    keep = {name: writer.map(name) for name in catalog.DISPATCH_MAPS if name not in MAPS_WRITTEN}
+    keep = {
+        name: writer.map(name)
+        for name in (*catalog.DISPATCH_MAPS, *catalog.SHARED_MAPS)
+        if name not in MAPS_WRITTEN
+    }
     total = len(want)
     with load_object(catalog.DISPATCH.object, sizes, keep) as loaded:
         for start in range(0, len(exact), CHUNK):

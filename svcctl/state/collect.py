@@ -18,6 +18,8 @@ from svcctl.state.attach import list_attachments, netns_key
 from svcctl.state.session import read_consistent
 
 if TYPE_CHECKING:
+    from svcctl.model.snapshot import BackendSample, ServiceSample
+    from svcctl.state.attach import Attached
     from svcctl.state.place import Place
     from svcctl.state.session import State
 
@@ -34,9 +36,17 @@ def collect(place: Place) -> Snapshot:
 def read_snapshot(state: State) -> Snapshot:
     """Everything, from open state. A pin that is missing is an error, also where it would not be read."""
     meta = state.meta()
-    has_dispatcher = any(state.has_map(name) for name in catalog.DISPATCH_MAPS)
-    for name in catalog.MAPS if has_dispatcher else catalog.STATE_MAPS:
-        state.map(name)
+    made = [half for half in catalog.HALVES if any(state.has_map(name) for name in half.maps)]
+    has_dispatcher, has_services = (half in made for half in (catalog.DISPATCHER, catalog.BALANCER))
+    for maps in (catalog.STATE_MAPS, *(half.maps for half in made)):
+        for name in maps:
+            state.map(name)
+    services: list[ServiceSample] = []
+    backends: list[BackendSample] = []
+    if has_services:
+        from svcctl.state.service_samples import backend_samples, service_samples
+
+        services, backends = service_samples(state), backend_samples(state)
     return Snapshot(
         version=layouts.text(meta.version),
         schema=meta.schema,
@@ -47,7 +57,9 @@ def read_snapshot(state: State) -> Snapshot:
         destinations=tuple(_destinations(state)) if has_dispatcher else (),
         maps=tuple(_maps(state)),
         attachments=tuple(_attachments(state)),
-        drops=tuple(counters.drops(state).items()) if has_dispatcher else (),
+        drops=tuple(counters.drops(state).items()) if made else (),
+        services=tuple(services),
+        backends=tuple(backends),
     )
 
 
@@ -76,6 +88,9 @@ def _maps(state: State) -> list[MapSample]:
             data = usage.lookup(U32.pack(shape.usage)) or bytes(layouts.USAGE.size)
             used = layouts.USAGE.unpack(data).used
             samples.append(MapSample(name, used, state.map(name).info.max_entries))
+    for name in ("affinity", "reverse") if state.has_map(catalog.BALANCER.marker) else ():
+        used = counters.count_entries(state, name)
+        samples.append(MapSample(name, used, state.map(name).info.max_entries))
     return samples
 
 
@@ -92,15 +107,20 @@ def _attachments(state: State) -> list[AttachmentSample]:
             row.hook,
             row.target,
             row.program,
-            row.up if row.up is not None else row.link_id != 0 and _link_is_pinned(state),
+            row.up if row.up is not None else row.link_id != 0 and _link_is_pinned(state, row),
         )
         for row in rows
     ]
-    if not rows and state.has_map("destinations"):
+    if state.has_map("destinations") and all(row.kind != "netns" for row in rows):
         key = netns_key(state.netns.inode)
         samples.append(AttachmentSample("netns", "sk_lookup", key.target, catalog.DISPATCH.name, False))
     return samples
 
 
-def _link_is_pinned(state: State) -> bool:
-    return os.path.lexists(state.pin(catalog.DISPATCH.link_pin))
+def _link_is_pinned(state: State, row: Attached) -> bool:
+    shapes = (catalog.DISPATCH,) if row.kind == "netns" else catalog.CONNECT
+    return any(
+        os.path.lexists(state.pin(shape.link_pin))
+        for shape in shapes
+        if row.kind == "netns" or shape.name == row.hook
+    )

@@ -22,6 +22,13 @@ def dispatch_stats(state: State, destination: int) -> DispatchStats:
     )
 
 
+def count_entries(state: State, name: str) -> int:
+    """How many entries a map has that programs fill, so that nobody keeps count: it is read, 40 ms if full."""
+    from svcctl.bpf import walk
+
+    return sum(count for _, _, count in walk.pieces(state.map(name)))
+
+
 def drops(state: State) -> dict[str, int]:
     """Refused packets by reason."""
     found = {}

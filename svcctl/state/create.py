@@ -297,6 +297,10 @@ def _make_state_maps(writer: Writer, gid: int) -> None:
         version=version,
         lock_waits=0,
         lock_wait_ns=0,
+        next_service=1,
+        next_backend=1,
+        next_block=1,
+        next_lane=1,
         reserved=b"",
     )
     with load_object("state", {}, {}) as loaded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from errno import EACCES, ENOENT, EPERM
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,36 @@ def others(netns: Netns, own: int | None) -> list[Foreign] | None:
     if ids is None:
         return None
     return [describe(netns, number, position) for position, number in enumerate(ids, 1) if number != own]
+
+
+def others_on_cgroup(path: str, hook: str, own: int) -> list[Foreign]:
+    """The programs at one hook (`connect4` ...) of a cgroup except `own`, in the order they run.
+
+    None of them where they may not be listed, or when the cgroup has gone.
+    """
+    number = next(shape.hook for shape in catalog.CONNECT if shape.name == hook)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        ids = query_programs(fd, number)
+    except BpfError:
+        return []
+    finally:
+        os.close(fd)
+    found = []
+    for position, program in enumerate(ids, 1):
+        if program != own:
+            name, ours = None, False
+            try:
+                with Program.open_id(program) as opened:
+                    name = opened.info.name
+                    ours = {"frontends", "current"} <= set(map_names(opened.info.map_ids))
+            except BpfError:
+                pass
+            found.append(Foreign(program, name, None, ours, position, 0))
+    return found
 
 
 def describe(netns: Netns, program_id: int, position: int = 0) -> Foreign:

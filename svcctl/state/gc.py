@@ -1,4 +1,5 @@
-"""gc: what killed commands and dead namespaces left under a bpffs root, and labels nobody uses any more.
+"""gc: what killed commands and dead namespaces left under a bpffs root, labels nobody uses any more, and what
+the balancer remembers of sockets and clients that are gone.
 
 The locks: that of the bpffs root first, then a directory's, one at a time.
 """
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import LockTimeout, NotLoaded, PermissionProblem, SvcctlError
 from svcctl.maps import enums
-from svcctl.state import destinations, swap
+from svcctl.state import destinations, service_gc, swap
 from svcctl.state import place as places
 from svcctl.state.lock import open_locked
 from svcctl.state.session import open_reader
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 
 class Removed(NamedTuple):
-    """One thing that `gc` removes: `kind` is leftover, state, pin or destination."""
+    """One thing that `gc` removes: `kind` is leftover, state, pin, destination, drain, reverse
+    or affinity."""
 
     kind: str
     name: str
@@ -69,6 +71,7 @@ def collect(place: Place, command: str) -> list[Removed]:
                     for one in unused:
                         destinations.release_if_unused(writer, one)
             removed += _own_rows(pins, unused)
+            removed += _service_rows(place, service_gc.collect(writer))
     except NotLoaded:
         pass
     return removed
@@ -87,6 +90,7 @@ def planned(place: Place) -> list[Removed]:
     try:
         with open_reader(place) as reader:
             rows += _own_rows(_swap_pins(reader), unused_destinations(reader))
+            rows += _service_rows(place, service_gc.find(reader))
     except NotLoaded:
         pass
     return rows
@@ -96,6 +100,12 @@ def _own_rows(pins: list[str], unused: list[Destination]) -> list[Removed]:
     return [Removed("pin", name, SWAP) for name in pins] + [
         Removed("destination", str(one), UNUSED) for one in unused
     ]
+
+
+def _service_rows(place: Place, garbage: service_gc.Garbage) -> list[Removed]:
+    if garbage.unsure is not None:
+        place.notice(f"entries of sockets that are gone were left alone: {garbage.unsure}")
+    return [Removed(*row) for row in service_gc.describe(garbage)]
 
 
 def _own_dead(place: Place, command: str) -> list[str]:

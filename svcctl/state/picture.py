@@ -37,7 +37,8 @@ class Fill(NamedTuple):
 class Picture(NamedTuple):
     """One state directory. `bindings` is 24-byte key -> label of the label asked for, None without one.
 
-    `writes` is the last ten, newest first; `hosts` and `prefixes` count bindings of full and shorter length.
+    `services` is None without service maps, and when a label was asked for. `writes` is the last ten, newest
+    first; `hosts` and `prefixes` count bindings of full and shorter length.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Picture(NamedTuple):
     drops: dict[str, int]
     fill: list[Fill]
     writes: list[WriteLine]
+    services: list[tuple[Any, ...]] | None
 
 
 class Other(NamedTuple):
@@ -68,6 +70,12 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     used = {one.name: one.used for one in fill}
     rows = destination_rows(state, label)
     bindings = None
+    services = None
+    has_services = state.has_map(catalog.BALANCER.marker)
+    if label is None and has_services:
+        from svcctl.state.service_listing import service_rows
+
+        services = service_rows(state)
     if label is not None:
         bindings = {key: name for key, name in read_labels(state).items() if name == label}
         if not rows and not bindings:
@@ -80,9 +88,10 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         prefixes=used.get("bindings", 0),
         bindings=bindings,
         destinations=rows,
-        drops=counters.drops(state) if state.has_dispatcher() else {},
+        drops=counters.drops(state) if state.has_dispatcher() or has_services else {},
         fill=fill,
         writes=read_writes(state),
+        services=services,
     )
 
 
@@ -90,10 +99,15 @@ def read_fill(state: State) -> list[Fill]:
     """Used and most entries of each map that has them counted."""
     found = []
     for name, option in catalog.USAGE_OPTIONS.items():
-        if state.has_map(name):
-            data = state.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
-            usage = layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
-            found.append(Fill(name, usage.used, state.map(name).info.max_entries, option))
+        if not state.has_map(name):
+            continue
+        index = catalog.MAPS[name].usage
+        if index is None:  # filled by programs
+            used = counters.count_entries(state, name)
+        else:
+            data = state.map("usage").lookup(U32.pack(index))
+            used = layouts.USAGE.unpack(data or bytes(layouts.USAGE.size)).used
+        found.append(Fill(name, used, state.map(name).info.max_entries, option))
     return found
 
 

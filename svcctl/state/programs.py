@@ -14,7 +14,7 @@ from svcctl.maps import layouts
 from svcctl.maps.layouts import U32
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from svcctl.bpf.map import Map
     from svcctl.bpf.object import MapSpec
@@ -47,8 +47,12 @@ def object_specs(name: str) -> dict[str, MapSpec]:
         return opened.map_specs
 
 
-def load_object(name: str, sizes: Mapping[str, int], reuse: Mapping[str, Map]) -> Object:
+def load_object(
+    name: str, sizes: Mapping[str, int], reuse: Mapping[str, Map], programs: Sequence[str] = ()
+) -> Object:
     """Open and load an object: maps in `reuse` are taken, the others are made, with `sizes` where given.
+
+    `programs`: only these of its programs; none given, all.
 
     The caller closes it. Raises VerifierRejected and other BpfErrors.
     """
@@ -59,6 +63,8 @@ def load_object(name: str, sizes: Mapping[str, int], reuse: Mapping[str, Map]) -
                 loaded.reuse(map_name, reuse[map_name])
             elif map_name in sizes:
                 loaded.resize(map_name, sizes[map_name])
+        if programs:
+            loaded.only_program(*programs)
         loaded.load()
     except BaseException:
         loaded.close()

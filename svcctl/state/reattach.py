@@ -59,7 +59,8 @@ def load_missing(
         max_bindings or catalog.DEFAULT_BINDINGS, max_destinations or catalog.DEFAULT_DESTINATIONS
     )
     swap.drop_next(writer)
-    reuse = {} if plan.maps else {name: writer.map(name) for name in catalog.DISPATCH_MAPS}
+    kept = catalog.SHARED_MAPS if plan.maps else (*catalog.DISPATCH_MAPS, *catalog.SHARED_MAPS)
+    reuse = {name: writer.map(name) for name in kept}
     with load_object(catalog.DISPATCH.object, sizes, reuse) as loaded:
         swap.prepare_swap(writer, catalog.DISPATCH, loaded, catalog.DISPATCH_MAPS if plan.maps else ())
     if plan.maps:

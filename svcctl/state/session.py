@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, TypeVar
 
-    from svcctl.maps.layouts import Meta, ProgramRecord
+    from svcctl.maps.catalog import Half
+    from svcctl.maps.layouts import Meta, ProgramRecord, Usage
     from svcctl.state.place import Place
 
     T = TypeVar("T")
@@ -90,6 +91,10 @@ class State:
         """Whether the dispatcher's maps were made. One that has been lost since is still asked for, and missed."""
         return any(self.has_map(name) for name in catalog.DISPATCH_MAPS)
 
+    def has_half(self, half: Half) -> bool:
+        """As `has_dispatcher`, of any half."""
+        return any(self.has_map(name) for name in half.maps)
+
     def opened(self) -> tuple[str, ...]:
         """Names of the maps that were asked for so far."""
         return tuple(self._maps)
@@ -99,19 +104,30 @@ class State:
 
         A pin that was replaced by hand would take writes that no packet meets, and show what no packet met.
         """
-        names = [name for name in names if name in catalog.PROGRAM_READS]
-        data = self.map("programs").lookup(U32.pack(enums.PROGRAM_DISPATCH)) if names else None
-        record = layouts.PROGRAM.unpack(data) if data else None
-        if record is None or not record.id:
-            return
-        known = program_map_ids(record)
-        for name in names:
-            number = self.map(name).info.id
-            if number not in known:
-                raise Incompatible(
-                    f"{self.pin(name)}: map {number} is not one the loaded program {record.id} reads",
-                    hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
-                )
+        asked = set(names)
+        # Of the balancer connect4 reads all that any of its programs does.
+        for index, reads in (
+            (enums.PROGRAM_DISPATCH, catalog.PROGRAM_READS),
+            (catalog.CONNECT[0].number, catalog.SERVICE_READS),
+        ):
+            mine = [name for name in reads if name in asked]
+            data = self.map("programs").lookup(U32.pack(index)) if mine else None
+            record = layouts.PROGRAM.unpack(data) if data else None
+            if record is None or not record.id:
+                continue
+            known = program_map_ids(record)
+            for name in mine:
+                number = self.map(name).info.id
+                if number not in known:
+                    raise Incompatible(
+                        f"{self.pin(name)}: map {number} is not one the loaded program {record.id} reads",
+                        hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
+                    )
+
+    def usage(self, name: str) -> Usage:
+        """Used and largest number of entries of a map."""
+        data = self.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
+        return layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
 
     def meta(self) -> Meta:
         """The `meta` record as it is now. Raises Incompatible if it is not svcctl's or of a newer layout."""
@@ -156,7 +172,7 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
         opened.close()
         raise Incompatible(
             f"pinned map {path}: {'; '.join(wrong)}",
-            hint="'svcctl upgrade' carries an older layout over; 'svcctl unload' clears what cannot be used",
+            hint="'svcctl upgrade' carries an older layout over; 'svcctl check --repair' mends a replaced pin",
         )
     return opened
 

@@ -55,11 +55,16 @@ def _programs(writer: Writer) -> Map | None:
         return None
 
 
-def prepare_swap(writer: Writer, shape: ProgramShape, loaded: Object, fresh: Iterable[str]) -> int:
-    """Pin a loaded object's program and its `fresh` maps under their next names; returns the program's id."""
-    for name in fresh:
-        pin_map(writer, loaded, name, catalog.NEXT)
-    with loaded.program(shape.name) as program:
+def prepare_swap(
+    writer: Writer, shape: ProgramShape, loaded: Object, fresh: Iterable[str], name: str | None = None
+) -> int:
+    """Pin a loaded object's program and its `fresh` maps under their next names; returns the program's id.
+
+    `name` is the program's in the object, where that is not the shape's.
+    """
+    for map_name in fresh:
+        pin_map(writer, loaded, map_name, catalog.NEXT)
+    with loaded.program(name or shape.name) as program:
         number = layouts.NEXT_PROGRAMS + shape.number
         following = writer.pin(catalog.NEXT + "programs")
         if os.path.lexists(following):  # the records get another layout by the same swap

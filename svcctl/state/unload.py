@@ -124,8 +124,8 @@ def dead_directories(place: Place) -> list[str]:
 
     A link that names another inode than the directory is that of a dead namespace. So is one that names 0,
     unless it was detached by hand: then a namespace with that inode and the recorded cookie still lives. Without
-    a link there is no telling from here (the namespace may live in another place), and the directory is left
-    alone.
+    a link (no dispatcher) the cookie decides, where a namespace with that inode is to be seen; else there is no
+    telling from here (it may live in another place), and the directory is left alone.
     """
     from svcctl.bpf.link import Link
 
@@ -139,19 +139,29 @@ def dead_directories(place: Place) -> list[str]:
             with Link.open_pinned(f"{path}/{catalog.DISPATCH.link_pin}") as link:
                 target = link.info.netns_inode
         except (BpfError, OSError):
+            if _is_replaced(path, inode):
+                found.append(path)
             continue
         if target is not None and target != inode and not (target == 0 and _lives(path, inode)):
             found.append(path)
     return found
 
 
-def _lives(path: str, inode: int) -> bool:
+def _is_replaced(path: str, inode: int) -> bool:
+    """Whether the inode of a directory's namespace was given to another one since: their cookies differ."""
+    from svcctl.host import namespaces
+
+    where = namespaces.find(inode)
+    return where is not None and not _lives(path, inode, where)
+
+
+def _lives(path: str, inode: int, where: str | None = None) -> bool:
     """Whether the namespace of a directory is still there, by its inode and its cookie."""
     from svcctl.host import namespaces
     from svcctl.maps import layouts
     from svcctl.state.session import ZERO, open_map
 
-    where = namespaces.find(inode)
+    where = where or namespaces.find(inode)
     if where is None:
         return False
     try:

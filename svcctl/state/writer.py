@@ -68,11 +68,6 @@ class Writer(State):
         """Whether the mark is this writer's own."""
         return self._depth > 0
 
-    def usage(self, name: str) -> Usage:
-        """Used and largest number of entries of a map."""
-        data = self.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
-        return layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
-
     def put_usage(self, name: str, usage: Usage) -> None:
         """Write how full a map is."""
         self.map("usage").update(U32.pack(catalog.MAPS[name].usage or 0), layouts.USAGE.pack(usage))
@@ -279,7 +274,7 @@ def check_map_ids(state: State, names: tuple[str, ...]) -> None:
 
     Any map that is missing is missed now, and not when half the work is done.
     """
-    for name in catalog.MAPS:
+    for name in (*catalog.STATE_MAPS, *catalog.DISPATCH_MAPS):
         if not os.path.lexists(state.pin(name)):
             raise places.missing_pin(state.pin(name))
     state.check_maps(names)

@@ -16,9 +16,16 @@ from svcctl.maps.catalog import MapShape
 OWN = "el" if sys.byteorder == "little" else "eb"
 OBJECTS = Path(svcctl.__file__).parent / "objects"
 F_NO_PREALLOC, F_RDONLY_PROG = 1, 1 << 7
+DROP_SLOTS = 64
+"""SVC_DROP_SLOTS of bpf/include/svc_types.h."""
 
 # object -> maps it must declare, no more and no less
-DECLARES = {"state": catalog.STATE_MAPS, "dispatch": catalog.DISPATCH_MAPS}
+SHARED = {name: catalog.STATE_MAPS[name] for name in catalog.SHARED_MAPS}
+DECLARES = {
+    "state": catalog.STATE_MAPS,
+    "dispatch": catalog.DISPATCH_MAPS | SHARED,
+    "connect": catalog.SERVICE_MAPS | SHARED,
+}
 # Types of keys and values by name: sizes alone would not notice two structs changed for each other.
 TYPES = {
     "meta": ("__u32", "struct svc_meta"),
@@ -34,6 +41,23 @@ TYPES = {
     "hints": ("__u32", "__u32"),
     "dispatch_stats": ("__u32", "struct svc_dispatch_stats"),
     "drop_stats": ("__u32", "__u64"),
+    "config": ("__u32", "struct svc_config"),
+    "frontends": ("struct svc_frontend_key", "struct svc_frontend"),
+    "current": ("__u32", "struct svc_current"),
+    "blocks": ("__u32", "struct svc_block"),
+    "slots": ("struct svc_slot_key", "struct svc_slot"),
+    "members": ("struct svc_member_key", "__u32"),
+    "backends": ("__u32", "struct svc_backend"),
+    "service_stats": ("__u32", "struct svc_service_stats"),
+    "node_addresses": ("struct svc_node_key", "__u32"),
+    "affinity": ("struct svc_affinity_key", "struct svc_affinity"),
+    "reverse": ("__u64", "struct svc_reverse"),
+    "reverse_counts": ("__u32", "__u32"),
+    "service_names": ("struct svc_service_name", "__u32"),
+    "services": ("__u32", "struct svc_service"),
+    "service_fronts": ("struct svc_service_item_key", "struct svc_service_frontend"),
+    "service_members": ("struct svc_service_item_key", "struct svc_service_member"),
+    "backend_ids": ("struct svc_backend_key", "struct svc_backend_id"),
 }
 
 
@@ -54,9 +78,10 @@ def test_shapes(name: str) -> None:
 
 
 def test_every_map_is_in_the_catalogue() -> None:
-    assert catalog.MAPS == catalog.STATE_MAPS | catalog.DISPATCH_MAPS
+    parts = (catalog.STATE_MAPS, catalog.DISPATCH_MAPS, catalog.SERVICE_MAPS)
+    assert parts[0] | parts[1] | parts[2] == catalog.MAPS
     assert set(TYPES) == set(catalog.MAPS)
-    assert len(catalog.MAPS) == len(catalog.STATE_MAPS) + len(catalog.DISPATCH_MAPS)
+    assert len(catalog.MAPS) == sum(map(len, parts))
 
 
 @pytest.mark.parametrize("name", DECLARES)
@@ -71,8 +96,8 @@ def test_sizes() -> None:
     """Default sizes of the objects are those of the options; the others follow or are fixed."""
     sizes = catalog.dispatch_sizes(catalog.DEFAULT_BINDINGS, catalog.DEFAULT_DESTINATIONS)
     declared = {name: spec.max_entries for name, spec in specs("dispatch").items()}
-    fixed = {"ports": 131072, "drop_stats": len(enums.DROP_REASONS)}
-    assert declared == sizes | fixed
+    assert declared == sizes | {"ports": 131072, "drop_stats": DROP_SLOTS}
+    assert len(enums.DROP_REASONS) <= DROP_SLOTS
     declared = {name: spec.max_entries for name, spec in specs("state").items()}
     assert declared == {
         "meta": 1,
@@ -80,6 +105,7 @@ def test_sizes() -> None:
         "writers": layouts.WRITERS,
         "programs": layouts.PROGRAM_SLOTS,
         "attachments": 1024,
+        "drop_stats": DROP_SLOTS,
     }
 
 
@@ -93,18 +119,22 @@ def test_flags() -> None:
 def test_usage_indices() -> None:
     """Every map that is counted has a place of its own, named in the enum."""
     counted = {name: shape.usage for name, shape in catalog.MAPS.items() if shape.usage is not None}
-    assert counted == {
+    # The two whose enum names what is counted rather than the map.
+    also = {"current": "lanes", "service_names": "services"}
+    assert {also.get(name, name): index for name, index in counted.items()} == {
         name.removeprefix("SVC_USAGE_").lower(): index
         for name, index in enums.USAGE_INDEX.items()
         if name != "SVC_USAGE_MAPS"
     }
-    assert set(counted) == set(catalog.USAGE_OPTIONS)
+    # The kernel fills these two, so nobody counts them.
+    assert set(counted) == set(catalog.USAGE_OPTIONS) - {"reverse", "affinity"}
 
 
 def test_programs() -> None:
     for shape in catalog.PROGRAMS:
         with Object.open(path(shape.object)) as built:
-            assert built.program_sections == {shape.name: "sk_lookup"}
+            section = "sk_lookup" if shape is catalog.DISPATCH else f"cgroup/{shape.name}"
+            assert built.program_sections[shape.name] == section
         assert enums.PROGRAM_INDEX[f"SVC_PROGRAM_{shape.name.upper()}"] == shape.number
         assert shape.number < layouts.NEXT_PROGRAMS
 

@@ -15,12 +15,13 @@ import pytest
 
 import svcctl
 from svcctl.bpf.btf import Btf, Struct
-from svcctl.maps import enums, layouts
+from svcctl.maps import enums, layouts, service_layouts
 from svcctl.maps.layouts import Layout
 
 ROOT = Path(svcctl.__file__).resolve().parents[1]
 OBJECTS = ROOT / "svcctl" / "objects"
-HEADER = ROOT / "bpf" / "include" / "svc_types.h"
+HEADERS = [ROOT / "bpf" / "include" / name for name in ("svc_types.h", "svc_service_types.h")]
+ALL = (*layouts.ALL, *service_layouts.ALL)
 ORDERS = ("el", "eb")
 OWN = "el" if sys.byteorder == "little" else "eb"
 
@@ -35,11 +36,11 @@ def abi(request: pytest.FixtureRequest) -> Btf:
 
 @pytest.fixture(scope="module")
 def header() -> str:
-    """Text of svc_types.h. It is no part of an installed package."""
-    return HEADER.read_text()
+    """Text of the headers with layouts. They are no part of an installed package."""
+    return "".join(path.read_text() for path in HEADERS)
 
 
-@pytest.mark.parametrize("layout", layouts.ALL, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", ALL, ids=lambda layout: layout.name)
 def test_every_layout(abi: Btf, layout: Layout) -> None:  # type: ignore[type-arg]
     """Size, and name, offset and size of each field."""
     built = abi.struct(layout.name)
@@ -47,7 +48,7 @@ def test_every_layout(abi: Btf, layout: Layout) -> None:  # type: ignore[type-ar
     assert layout.fields() == [(field.name, field.offset, field.size) for field in built.fields]
 
 
-@pytest.mark.parametrize("layout", layouts.ALL, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", ALL, ids=lambda layout: layout.name)
 def test_no_holes(abi: Btf, layout: Layout) -> None:  # type: ignore[type-arg]
     """Garbage in padding would make look-ups miss; so there is none, at the end neither, and no bit field."""
     built = abi.struct(layout.name)
@@ -71,7 +72,7 @@ def test_holes_would_be_found() -> None:
     assert holes(Struct("holey", 8, (field("a", 0, 1), field("b", 4, 2)))) == [1, 2, 3, 6, 7]
 
 
-@pytest.mark.parametrize("layout", layouts.ALL, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", ALL, ids=lambda layout: layout.name)
 def test_signs_and_kinds(abi: Btf, layout: Layout) -> None:  # type: ignore[type-arg]
     """A struct code stands for what the field is: unsigned integers by size, bytes for every array."""
     for field, code in zip(abi.struct(layout.name).fields, layout.codes, strict=True):
@@ -83,7 +84,7 @@ def test_signs_and_kinds(abi: Btf, layout: Layout) -> None:  # type: ignore[type
 
 
 def test_every_struct_of_the_header_has_a_mirror(abi: Btf) -> None:
-    mirrored = {layout.name for layout in layouts.ALL}
+    mirrored = {layout.name for layout in ALL}
     assert {name for name in abi.names() if name.startswith("svc_")} == mirrored | set(enums.ALL)
 
 
@@ -108,6 +109,9 @@ CONSTANTS = {
     "SVC_PROGRAM_MAPS": layouts.PROGRAM_MAPS,
     "SVC_PROGRAM_SLOTS": layouts.PROGRAM_SLOTS,
     "SVC_WRITERS": layouts.WRITERS,
+    "SVC_DROP_SLOTS": 64,
+    "SVC_REVERSE_ENTRIES": service_layouts.REVERSE_ENTRIES,
+    "SVC_FRONTEND_CHECK_SHIFT": service_layouts.FRONTEND_CHECK_SHIFT,
     **{f"SVC_CHECK_{n}": factor for n, factor in enumerate(layouts.CHECK_FACTORS)},
 }
 
@@ -124,7 +128,7 @@ def test_every_constant_of_the_header(header: str) -> None:
 def test_schema_is_asserted_in_c(header: str) -> None:
     """The size of every struct stands in the header as well, so that the compiler holds it."""
     sizes = dict(re.findall(r"_Static_assert\(sizeof\(struct (\w+)\) == (\d+),", header))
-    assert {layout.name: str(layout.size) for layout in layouts.ALL} == sizes
+    assert {layout.name: str(layout.size) for layout in ALL} == sizes
 
 
 def test_exact_check_is_the_digest_the_header_describes() -> None:

@@ -226,7 +226,7 @@ def test_commands_that_exist_and_no_others_are_completed() -> None:
 @pytest.mark.parametrize("name", [name for name, _ in all_commands()])
 def test_options_that_exist_and_no_others_are_completed(name: str) -> None:
     command = dict(all_commands())[name]
-    options = {o for p in command.params if isinstance(p, click.Option) for o in p.opts}
+    options = {o for p in command.params if isinstance(p, click.Option) for o in (*p.opts, *p.secondary_opts)}
     assert set(_values(*name.split(), "-")) == options
 
 

@@ -50,7 +50,7 @@ def plain(page: Path) -> str:
 
 def options_of(command: click.Command) -> set[str]:
     """Names of all options of a command."""
-    return {o for p in command.params if isinstance(p, click.Option) for o in p.opts}
+    return {o for p in command.params if isinstance(p, click.Option) for o in (*p.opts, *p.secondary_opts)}
 
 
 def all_options() -> set[str]:

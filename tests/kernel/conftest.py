@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lib.balanced import SMALL, Balanced
+from tests.lib.balanced import balanced as balanced_world
 from tests.lib.servers import Server
 from tests.lib.svc import svc
 from tests.lib.world import World
@@ -23,3 +25,10 @@ def server(world: World) -> Iterator[Server]:
     """A server process in the world."""
     with Server() as process:
         yield process
+
+
+@pytest.fixture
+def balanced(world: World) -> Iterator[Balanced]:
+    """A world with the balancer on a cgroup that this process is in. Small maps, for speed."""
+    with balanced_world(world, *SMALL) as made:
+        yield made

@@ -33,6 +33,7 @@ class Unbatched(Map):
         keys: Array[c_char],
         values: Array[c_char],
         count: int,
+        flags: int = 0,
     ) -> tuple[int, int]:
         return self.refusal, count
 
@@ -184,8 +185,9 @@ class Endless(Map):
         keys: Array[c_char],
         values: Array[c_char],
         count: int,
+        flags: int = 0,
     ) -> tuple[int, int]:
-        errno_or_0, given = super().lookup_batch(None, following, keys, values, count)
+        errno_or_0, given = super().lookup_batch(None, following, keys, values, count, flags)
         return (0 if errno_or_0 == errno.ENOENT else errno_or_0), given
 
 
@@ -217,11 +219,12 @@ class Interrupted(Map):
         keys: Array[c_char],
         values: Array[c_char],
         count: int,
+        flags: int = 0,
     ) -> tuple[int, int]:
         if self.times:
             self.times -= 1
             return errno.EINTR, 0
-        return super().lookup_batch(position, following, keys, values, count)
+        return super().lookup_batch(position, following, keys, values, count, flags)
 
 
 def test_a_lost_place_is_found_again(world: World) -> None:

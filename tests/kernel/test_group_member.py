@@ -38,6 +38,7 @@ from svcctl.state.place import Place
 from tests.lib import stranger
 from tests.lib.child import child, needs_root
 from tests.lib.cli import is_written, process
+from tests.lib.outgoing import cgroup
 from tests.lib.stranger import GROUP, NEEDS_CAP_BPF, STRANGERS, as_stranger
 from tests.lib.world import world as new_world
 
@@ -60,9 +61,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def loaded() -> Iterator[World]:
     """State with bindings, a socket and a destination without one, loaded for GROUP. Nobody changes it."""
     needs_root()
-    with new_world() as world, child("keep.append(socket.create_server(('127.0.0.1', 8080)))") as server:
+    serve = "keep.append(socket.create_server(('127.0.0.1', 8080)))"
+    with new_world() as world, cgroup() as path, child(serve) as server:
         for words in (
             ("load", "--group", str(GROUP)),
+            (
+                "attach",
+                "cgroup",
+                path,
+                "--max-services",
+                "100",
+                "--max-backends",
+                "100",
+                "--max-sockets",
+                "100",
+            ),
+            ("service", "add", "web", "--frontend", "10.96.0.1:80/tcp", "--backend", "127.0.0.1:8080"),
             ("bind", "web", "tcp", "127.0.0.1", "80"),
             ("bind", "web", "tcp", "127.1.0.0/16", "0"),
             ("bind", "dns", "udp", "::1", "53"),
@@ -148,6 +162,11 @@ READERS = (
     ("explain", "127.0.0.1:80/tcp", "-o", "json"),
     ("explain", "127.1.9.9:80/tcp", "-o", "json"),
     ("metrics",),
+    ("services", "-o", "json"),
+    ("frontends",),
+    ("backends", "web"),
+    ("nat", "-o", "yaml"),
+    ("explain", "10.96.0.1:80/tcp", "-o", "json"),
 )
 
 
@@ -175,6 +194,8 @@ def test_a_member_reads_what_root_reads(loaded: World, everybodys: list[str], wo
     [
         ("bind", "web", "tcp", "127.0.0.2", "80", "--dry-run"),
         ("unbind", "web", "tcp", "127.0.0.1", "80", "--dry-run"),
+        ("service", "add", "other", "--frontend", "10.96.0.2:80/tcp", "--dry-run"),
+        ("backend", "drain", "web", "127.0.0.1:8080", "--after", "9", "--dry-run"),
     ],
     ids=" ".join,
 )
@@ -281,7 +302,8 @@ def test_no_program_and_no_link_opens_at_all(loaded: World) -> None:
 def test_no_program_runs(loaded: World) -> None:
     """BPF_PROG_TEST_RUN needs a descriptor: not from a pin, not from the ids that `programs` tells."""
     _, programs, _ = pins(loaded)
-    with Program.open_pinned(programs[0]) as root:
+    (pin,) = (path for path in programs if path.endswith("/prog_dispatch"))
+    with Program.open_pinned(pin) as root:
         number = root.info.id
         assert root.test_run(ctx_in=CONTEXT).retval == 1  # with a descriptor it could be run
     link_id = next(one.id for one in iter_links() if one.program_id == number)
@@ -290,7 +312,7 @@ def test_no_program_runs(loaded: World) -> None:
         with Map.open_pinned(f"{loaded.state_dir}/programs", read_only=True) as records:
             told = layouts.PROGRAM.unpack(records.lookup(bytes(4)) or b"").id
             found = outcomes(
-                by_pin=(Program.open_pinned, programs[0], True),
+                by_pin=(Program.open_pinned, pin, True),
                 by_told_id=(Program.open_id, told),
                 by_id=(Program.open_id, number),
                 link_by_id=(Link.open_id, link_id),
@@ -474,6 +496,11 @@ WRITERS = (
     ("bind", "mine", "tcp", "127.0.0.9", "80"),
     ("unbind", "web", "tcp", "127.0.0.1", "80"),
     ("unregister", "web", "ipv4", "tcp"),
+    ("service", "add", "mine", "--frontend", "10.96.0.2:80/tcp"),
+    ("service", "delete", "web"),
+    ("backend", "delete", "web", "127.0.0.1:8080", "--terminate"),
+    ("detach", "cgroup"),
+    ("gc",),
     ("unload", "--yes"),
     ("upgrade",),
     ("load",),

@@ -139,7 +139,7 @@ def test_survives_load_upgrade_unload(world: World) -> None:
 def test_a_missing_pin_is_never_a_success(world: World) -> None:
     svcctl("load")
     with exporter() as one:
-        for name in catalog.MAPS:
+        for name in catalog.STATE_MAPS | catalog.DISPATCH_MAPS:
             os.rename(f"{world.state_dir}/{name}", f"{world.state_dir}/away")
             answer = one.scrape()
             assert (name, answer.status) == (name, 500)

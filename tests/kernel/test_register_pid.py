@@ -135,6 +135,16 @@ def test_the_other_order_of_arguments(loaded: World, server: Server, tmp_path: P
     assert members("web2") == [[opened.cookie]]
 
 
+def test_the_other_order_with_a_bare_file_name(
+    loaded: World, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = server.open("it")
+    (tmp_path / "it.pid").write_text(f"{server.pid}\n")
+    monkeypatch.chdir(tmp_path)
+    svc_process("register-pid", "web", "it.pid", "tcp", "127.0.0.1", opened.port)
+    assert members() == [[opened.cookie]]
+
+
 def test_a_number_is_a_label_too(loaded: World, server: Server) -> None:
     """Where both could be a pid the documented order holds."""
     opened = server.open("it")
@@ -174,18 +184,18 @@ def test_waits_until_it_listens(loaded: World, server: Server) -> None:
 def test_wait_ends(loaded: World, server: Server) -> None:
     begin = time.monotonic()
     ran = svc("register-pid", server.pid, "web", "tcp", "127.0.0.1", 1, "--wait", "0.3", code=5)
-    assert 0.3 <= time.monotonic() - begin < 2 * SLOWNESS
+    assert 0.3 <= time.monotonic() - begin < 4 * SLOWNESS
     assert_one_error(ran, codes=(5,))
     begin = time.monotonic()
     svc("register-pid", server.pid, "web", "tcp", "127.0.0.1", 1, "--wait", "0", code=5)
-    assert time.monotonic() - begin < 0.3 * SLOWNESS
+    assert time.monotonic() - begin < 3 * SLOWNESS
 
 
 def test_wait_is_over_when_the_process_is(loaded: World) -> None:
     with subprocess.Popen(["sleep", "0.2"]) as sleeper:
         begin = time.monotonic()
         ran = svc("register-pid", sleeper.pid, "web", "tcp", "127.0.0.1", 1, code=5)
-        assert time.monotonic() - begin < 2 * SLOWNESS
+        assert time.monotonic() - begin < 4 * SLOWNESS
         assert "exited" in ran.err
 
 

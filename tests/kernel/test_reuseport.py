@@ -236,4 +236,4 @@ def test_groups_are_carried_over_when_the_map_grows(loaded: World, server: Serve
     assert {answer[0] for answer in client.heard} == {"m"}, client.heard
     for number in (0, 1, 4):
         server.close(f"m{number}")
-    assert "m3" in ask_often(kind, AT, 80, 10)
+    assert "m3" in ask_often(kind, AT, 80, 40)

@@ -22,7 +22,7 @@ MAP_TYPES = {
 HELPERS = {
     1: "map_lookup_elem", 2: "map_update_elem", 3: "map_delete_elem", 5: "ktime_get_ns", 6: "trace_printk",
     7: "get_prandom_u32", 8: "get_smp_processor_id", 12: "tail_call", 26: "skb_load_bytes", 46: "get_socket_cookie",
-    86: "sk_release", 124: "sk_assign",
+    86: "sk_release", 93: "spin_lock", 94: "spin_unlock", 122: "get_netns_cookie", 124: "sk_assign", 187: "set_retval",
 }  # fmt: skip
 STEPS = frozenset({"load", "upgrade", "kill"})
 """What every half must be taken through as well, in every kernel."""

@@ -38,6 +38,7 @@ class Result(NamedTuple):
     failed: tuple[tuple[str, str], ...]
     skipped: tuple[tuple[str, str], ...]
     seconds: float
+    slowest: str
     trouble: str
 
     @property
@@ -85,15 +86,17 @@ def run_one(kernel: kernels.Kernel, names: Sequence[str], deadline: float) -> Re
     try:
         outcome = vm.run(kernel, command, timeout_s=max(1.0, deadline - time.monotonic()), shares=paths)
     except (vm.VmError, OSError) as problem:
-        return Result(kernel, 0, (), (), 0.0, str(problem))
+        return Result(kernel, 0, (), (), 0.0, "", str(problem))
     return judge(kernel, outcome, len(names))
 
 
 def judge(kernel: kernels.Kernel, outcome: vm.Outcome, expected: int) -> Result:
     """Read the guest's report; every test that was to run must be in it."""
     passed, failed, skipped = 0, [], []
+    slowest = (0.0, "")
     for case in ElementTree.fromstring(outcome.report).iter("testcase") if outcome.report else ():
         name = f"{case.get('classname')}::{case.get('name')}"
+        slowest = max(slowest, (float(case.get("time") or 0), name))
         problems = [*case.findall("failure"), *case.findall("error")]
         skips = case.findall("skipped")
         if problems:
@@ -111,7 +114,15 @@ def judge(kernel: kernels.Kernel, outcome: vm.Outcome, expected: int) -> Result:
     trouble += [f"kernel log: {line.strip()}" for line in SPLAT.findall(outcome.console)[:5]]
     if trouble:
         trouble += [f"output:\n{outcome.output[-3000:]}", f"console:\n{outcome.console[-2000:]}"]
-    return Result(kernel, passed, tuple(failed), tuple(skipped), outcome.seconds, "\n".join(trouble))
+    return Result(
+        kernel,
+        passed,
+        tuple(failed),
+        tuple(skipped),
+        outcome.seconds,
+        f"{slowest[1]} {slowest[0]:.1f} s",
+        "\n".join(trouble),
+    )
 
 
 def run_all(series: Sequence[str]) -> tuple[list[Result], list[str]]:
@@ -131,9 +142,10 @@ def table(results: Sequence[Result], missing: Sequence[str]) -> str:
     """Lay the results out, the details of what went wrong below."""
     width = max([len(result.kernel.release) for result in results] or [6])
     lines = [f"{'kernel':{width}}  passed  failed  skipped  seconds"]
-    for kernel, passed, failed, skipped, seconds, trouble in results:
+    for kernel, passed, failed, skipped, seconds, slowest, trouble in results:
         row = f"{kernel.release:{width}}  {passed:6}  {len(failed):6}  {len(skipped):7}  {seconds:7.1f}"
         lines.append(row + ("  TROUBLE" if trouble else "") + (f"  ({kernel.note})" if kernel.note else ""))
+        lines += [f"{'':{width}}  slowest: {slowest}"] if passed else []
     lines += [f"MISSING: {line}" for line in missing]
     for result in results:
         lines += [f"\n{result.kernel.release}: skipped {name}: {reason}" for name, reason in result.skipped]

@@ -12,6 +12,7 @@ command = LazyGroup(
         "netns": Entry(
             "svcctl.cli.commands.attach_netns", "The dispatcher, to the network namespace.", STATE
         ),
+        "cgroup": Entry("svcctl.cli.commands.attach_cgroup", "The connect balancer, to a cgroup.", STATE),
     },
     params=COMMON,
     help="Attach a program that is not attached. The state must be loaded.",

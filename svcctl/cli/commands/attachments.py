@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from svcctl.cli.env import Env
+    from svcctl.state.attach import Attached
     from svcctl.state.session import State
 
 STATES = {True: "up", False: "down", None: None}
@@ -19,6 +20,7 @@ STATES = {True: "up", False: "down", None: None}
 COLUMNS = (
     Column("KIND", "kind"),
     Column("TARGET", "target", align=">"),
+    Column("PATH", "path"),
     Column("HOOK", "hook"),
     Column("PROGRAM", "program"),
     Column("ID", "program_id", align=">"),
@@ -36,28 +38,31 @@ def command(env: Env) -> None:
 
     As root, programs of others at the same hook are listed too, marked foreign, and each link is looked up in
     the kernel: up, or down. ORDER (-o wide) is the order in which the kernel runs them; the first one that
-    chooses a socket is obeyed.
+    chooses a socket is obeyed. A cgroup is shown by its id and, where the caller may look, its path.
     """
     from svcctl.cli.access import reading
 
     rows = reading(env, read_rows)
     if not rows and env.output in ("text", "wide"):
-        env.notice("nothing is attached: 'svcctl attach netns' attaches the dispatcher")
+        env.notice("nothing is attached: see 'svcctl attach --help'")
         return
-    env.emit("attachments", rows, COLUMNS, name=lambda row: f"{row[0]}:{row[1]}/{row[2]}")
+    env.emit("attachments", rows, COLUMNS, name=lambda row: f"{row[0]}:{row[1]}/{row[3]}")
 
 
 def read_rows(state: State) -> list[tuple[Any, ...]]:
     """The rows of COLUMNS: ours, then foreign ones."""
+    from svcctl.host.cgroup import path_of
     from svcctl.state import foreign
     from svcctl.state.attach import list_attachments
 
     ours = list_attachments(state)
     order = foreign.attached(state.netns) or []
+    paths = {one.target: path_of(one.target) for one in ours if one.kind == "cgroup"}
     rows: list[tuple[Any, ...]] = [
         (
             one.kind,
             one.target,
+            paths.get(one.target) if one.kind == "cgroup" else None,
             one.hook,
             one.program,
             one.program_id,
@@ -69,12 +74,13 @@ def read_rows(state: State) -> list[tuple[Any, ...]]:
         )
         for one in ours
     ]
-    own = next((one.program_id for one in ours if one.target == state.netns.inode), None)
+    own = next((one.program_id for one in ours if one.kind == "netns"), None)
     for other in foreign.others(state.netns, own) or ():
         rows.append(
             (
                 "netns",
                 state.netns.inode,
+                None,
                 "sk_lookup",
                 other.name,
                 other.program_id,
@@ -85,4 +91,30 @@ def read_rows(state: State) -> list[tuple[Any, ...]]:
                 other.position,
             )
         )
+    return rows + _foreign_of_cgroups(ours, paths)
+
+
+def _foreign_of_cgroups(ours: list[Attached], paths: dict[int, str | None]) -> list[tuple[Any, ...]]:
+    """Rows of other people's programs at the balancer's hooks of the very same cgroup."""
+    from svcctl.state import foreign
+
+    rows: list[tuple[Any, ...]] = []
+    for one in ours:
+        path = paths.get(one.target) if one.kind == "cgroup" else None
+        for other in foreign.others_on_cgroup(path, one.hook, one.program_id) if path else ():
+            rows.append(
+                (
+                    "cgroup",
+                    one.target,
+                    path,
+                    one.hook,
+                    other.name,
+                    other.program_id,
+                    None,
+                    None,
+                    None,
+                    "foreign",
+                    other.position,
+                )
+            )
     return rows

@@ -12,6 +12,7 @@ command = LazyGroup(
         "netns": Entry(
             "svcctl.cli.commands.detach_netns", "The dispatcher, from the network namespace.", STATE
         ),
+        "cgroup": Entry("svcctl.cli.commands.detach_cgroup", "The connect balancer, from its cgroup.", STATE),
     },
     params=COMMON,
     help="Detach a program and keep the state: bindings, labels and registered sockets stay.",

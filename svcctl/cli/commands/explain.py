@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from svcctl.model.endpoint import Endpoint
     from svcctl.model.prefix import Prefix
     from svcctl.state.explain import Explained, Member
+    from svcctl.state.explain_service import ExplainedService
+    from svcctl.state.session import State
 
 
 @noun(
@@ -32,16 +34,34 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
     """Say who would get a new connection to ADDRESS and PORT: which binding wins and what loses and why, the
     label's sockets and which one is next, or which ordinary listener the kernel would choose.
 
-    Established connections stay with their sockets whatever is bound. --from is checked only: bindings do not
-    look at where a connection comes from.
+    Of the address of a service: also what a connection of this host's own sockets meets, before a packet is
+    sent: the backends with their shares, as 'svcctl nat' has them, which ones are none, and affinity.
+
+    Established connections stay with their sockets whatever is bound. --from is checked only: neither bindings
+    nor the balancer look at where a connection comes from; the balancer goes by the socket's cgroup.
     """
     from svcctl.cli.access import reading
+    from svcctl.maps.catalog import BALANCER
     from svcctl.state.explain import explain
 
     if source is not None and source.family != endpoint.family:
         raise UsageProblem("explain: --from: of another family than the endpoint")
-    found = reading(env, lambda state: explain(state, endpoint))
-    env.emit_objects("explain", [_object(found, source)], lambda: _lines(found, source), name="endpoint")
+
+    def look(state: State) -> tuple[Explained, ExplainedService | None]:
+        service = None
+        if state.has_map(BALANCER.marker):
+            from svcctl.state.explain_service import explain_service
+
+            service = explain_service(state, *endpoint)
+        return explain(state, endpoint), service
+
+    found, service = reading(env, look)
+    value = _object(found, source)
+    if service is not None:
+        from svcctl.cli.explain_service import as_object
+
+        value["outgoing"] = as_object(service)
+    env.emit_objects("explain", [value], lambda: _lines(found, service, source), name="endpoint")
 
 
 def _object(found: Explained, source: Prefix | None) -> dict[str, Any]:
@@ -89,12 +109,17 @@ def _where(one: DiagSocket) -> str:
     )
 
 
-def _lines(found: Explained, source: Prefix | None) -> Iterator[str]:
+def _lines(found: Explained, service: ExplainedService | None, source: Prefix | None) -> Iterator[str]:
     from svcctl.model.prefix import format_address
     from svcctl.render.text import escape
 
     origin = f" from {format_address(source.family, source.address)}" if source else ""
     yield f"{found.endpoint}{origin}"
+    if service is not None:
+        from svcctl.cli.explain_service import facts
+
+        for name, text in facts(service):
+            yield escape(f"  {name:<11} {text}")
     for name, text in _facts(found):
         yield escape(f"  {name:<11} {text}")
 

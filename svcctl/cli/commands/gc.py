@@ -15,7 +15,8 @@ REMOVED = ("removed", "remove")
 
 @verb("gc", examples=("svcctl gc", "svcctl gc --dry-run"), exits=(0, 2, 3, 4, 6, 7, 9))
 def command(env: Env) -> None:
-    """Remove leftovers: directories of killed commands and of dead network namespaces, unused labels.
+    """Remove leftovers: directories of killed commands and of dead network namespaces, unused labels, and what
+    is remembered of sockets and clients of services that are gone. End drains that are over.
 
     A label is unused when it has neither bindings nor live sockets. Everything in use stays; running it again
     removes nothing more. svcctl-gc.timer runs it daily.

@@ -85,6 +85,12 @@ def _object(picture: Picture) -> dict[str, Any]:
             for row in listing_rows(picture.bindings)
         ]
     value["destinations"] = [dict(zip(DESTINATION_KEYS, row, strict=True)) for row in picture.destinations]
+    if picture.services is not None:
+        from svcctl.cli.commands.services import COLUMNS as SERVICES
+        from svcctl.cli.commands.services import shown
+
+        keys = [column.key for column in SERVICES]
+        value["services"] = [dict(zip(keys, shown(row), strict=True)) for row in picture.services]
     value["drops"] = picture.drops
     value["maps"] = [{"name": one.name, "used": one.used, "max": one.max} for one in picture.fill]
     value["writes"] = [
@@ -105,6 +111,7 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
         ("state", f"{picture.path} (layout {meta.schema}, svcctl {layouts.text(meta.version)})"),
         ("loaded", f"{utc(meta.created_ns)} for group {meta.group}"),
         ("dispatcher", _attached(attachments)),
+        *_balancer(picture, attachments),
         (
             "bindings",
             f"{picture.hosts + picture.prefixes} ({picture.hosts} hosts, {picture.prefixes} prefixes)",
@@ -119,6 +126,11 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
 
         screen.append(Section("bindings", BINDINGS, list(listing_rows(picture.bindings))))
     screen.append(Section("destinations", _DESTINATIONS, picture.destinations))
+    if picture.services:
+        from svcctl.cli.commands.services import COLUMNS as SERVICES
+        from svcctl.cli.commands.services import shown
+
+        screen.append(Section("services", SERVICES, [shown(row) for row in picture.services]))
     screen.append(Section("maps", _MAPS, [(*one, _percent(one)) for one in picture.fill]))
     writes = [(utc(one.time_ns), one.uid, one.pid, layouts.text(one.command)) for one in picture.writes]
     screen.append(Section("last writes", _WRITES, writes))
@@ -126,14 +138,41 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
 
 
 def _attached(rows: list[tuple[Any, ...]]) -> str:
-    ours = [row for row in rows if row[8] != "foreign"]
+    rows = [row for row in rows if row[0] == "netns"]
+    ours = [row for row in rows if row[9] != "foreign"]
     others = len(rows) - len(ours)
     extra = f"; {others} foreign at the same hook" if others else ""
     if not ours:
         return f"not attached{extra}"
-    _, target, _, _, program, _, since, version, up, _ = ours[0]
+    _, target, _, _, _, program, _, since, version, up, _ = ours[0]
     down = "recorded, but DOWN" if up == "down" else "attached"
     return f"{down}: program {program} (svcctl {version}) on network namespace {target} since {since}{extra}"
+
+
+def _balancer(picture: Picture, rows: list[tuple[Any, ...]]) -> list[tuple[str, str]]:
+    """The lines on services, once their maps were made."""
+    used = {one.name: one.used for one in picture.fill}
+    if "service_names" not in used:
+        return []
+    rows = [row for row in rows if row[0] == "cgroup"]
+    ours = [row for row in rows if row[9] != "foreign"]
+    down = [row[3] for row in ours if row[9] == "down"]
+    others = len({row[5] for row in rows}) - len(ours)
+    text = "not attached"
+    if ours:
+        text = f"{len(ours)} programs (svcctl {ours[0][8]}) on {ours[0][2] or f'cgroup {ours[0][1]}'}"
+        text += f" since {ours[0][7]}"
+    if down:
+        text += f"; recorded, but DOWN: {', '.join(down)}"
+    if others:
+        text += f"; {others} foreign at the same hooks"
+    return [
+        ("balancer", text),
+        (
+            "services",
+            f"{used['service_names']} ({used['frontends']} frontends, {used['backends']} backends)",
+        ),
+    ]
 
 
 def _drops(drops: dict[str, int]) -> str:

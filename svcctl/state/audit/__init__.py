@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.state.audit import bindings, kernel, meta, pins, sockets
+from svcctl.maps import catalog
+from svcctl.state.audit import bindings, cgroups, kernel, meta, pins, sockets
 from svcctl.state.audit.finding import Finding
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ INVARIANTS = (
     "usage",
     "sockets",
     "hints",
+    "services",
+    "lanes",
+    "frontends",
+    "blocks",
+    "backends",
+    "balancer",
     "counters",
 )
 """Every row, in the order in which they are looked at. `temporary` is looked at by `check` itself."""
@@ -66,11 +73,17 @@ def _find(writer: Writer, deep: bool) -> list[Finding]:
     if not pins.usable(writer):
         return found or meta.unusable(writer)  # without its maps the rest cannot be judged
     found += meta.find(writer)
-    if any(one.invariant == "identity" for one in found) or not writer.has_dispatcher():
+    if any(one.invariant == "identity" for one in found):
         return found
     found += kernel.find(writer, deep)
-    found += bindings.find(writer)
-    found += sockets.find(writer, deep)
+    if writer.has_dispatcher():
+        found += bindings.find(writer)
+        found += sockets.find(writer, deep)
+    found += cgroups.find(writer, deep)
+    if writer.has_half(catalog.BALANCER):
+        from svcctl.state.audit import services
+
+        found += services.find(writer, deep)
     return found
 
 

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from svcctl.maps import catalog, layouts
+from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state import attach, foreign
 from svcctl.state.audit import salvage
@@ -18,81 +18,102 @@ if TYPE_CHECKING:
 
     from svcctl.bpf.link import LinkInfo
     from svcctl.bpf.program import ProgramInfo
+    from svcctl.maps.catalog import ProgramShape
     from svcctl.state.writer import Writer
 
 SWAPPED = "someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back"
 
 
 def find(writer: Writer, deep: bool) -> Iterator[Finding]:
-    """Findings about programs and attachments."""
-    program = _pinned(writer)
-    yield from _programs(writer, program)
-    yield from _attachments(writer, program)
+    """Findings about programs, and about the dispatcher's attachment."""
+    yield from _unknown_records(writer)
+    seen: set[str] = set()
+    for half in catalog.HALVES:
+        if writer.has_half(half):
+            for shape in half.programs:
+                yield from _programs(writer, shape, pinned_program(writer, shape), seen)
+    yield from _unknown_attachments(writer)
+    if not writer.has_dispatcher():
+        return
+    yield from _attachments(writer, pinned_program(writer, catalog.DISPATCH))
     if deep:
         yield from _strays(writer)
 
 
-def _pinned(writer: Writer) -> ProgramInfo | None:
-    program = attach.open_program(writer, catalog.DISPATCH)
+def pinned_program(writer: Writer, shape: ProgramShape) -> ProgramInfo | None:
+    """What the kernel says of a pinned program, None without a pin."""
+    program = attach.open_program(writer, shape)
     if program is None:
         return None
     with program:
         return program.info
 
 
-def _programs(writer: Writer, pinned: ProgramInfo | None) -> Iterator[Finding]:
-    """programs: record, pin and maps agree."""
-    shape = catalog.DISPATCH
-    record = writer.program_record(shape.number)
+def _unknown_records(writer: Writer) -> Iterator[Finding]:
+    """programs: none is recorded but svcctl's."""
+    known = {one.number for one in catalog.PROGRAMS}
     for index in range(layouts.NEXT_PROGRAMS):
-        if index not in (one.number for one in catalog.PROGRAMS) and writer.program_record(index).id:
+        if index not in known and writer.program_record(index).id:
             yield Finding(
                 "programs",
                 f"program {index} is recorded, which this svcctl does not have",
                 partial(salvage.zero_record, writer, index),
             )
+
+
+def _programs(
+    writer: Writer, shape: ProgramShape, pinned: ProgramInfo | None, seen: set[str]
+) -> Iterator[Finding]:
+    """programs: record, pin and maps agree. `seen` are maps that another program was compared by."""
+    record = writer.program_record(shape.number)
     if pinned is None:
         return  # `pins` has said so
     if not record.id:
         # The record was lost: what is pinned is all there is to go by. Without a digest `upgrade` replaces it.
         yield Finding(
-            "programs", f"the pinned program {pinned.id} is not recorded", partial(_record, writer, pinned)
+            "programs",
+            f"the pinned program {pinned.id} ({shape.name}) is not recorded",
+            partial(_record, writer, shape, pinned),
         )
     elif pinned.id != record.id:
         info = link_info(writer, shape)
         if info is not None and info.program_id == record.id:
             yield Finding(
                 "programs",
-                f"the pinned program is {pinned.id}, attached and recorded is {record.id}",
+                f"the pinned program {shape.name} is {pinned.id}, attached and recorded is {record.id}",
                 *salvage.plan(writer, shape.pin, SWAPPED),
             )
         else:
             yield Finding(
-                "programs", f"the pinned program is {pinned.id}, recorded is {record.id}", None, SWAPPED
+                "programs",
+                f"the pinned program {shape.name} is {pinned.id}, recorded is {record.id}",
+                None,
+                SWAPPED,
             )
         return
     elif set(pinned.map_ids) != program_map_ids(record):
         yield Finding(
             "programs",
-            f"the record of program {pinned.id} names other maps than the kernel",
-            partial(_record, writer, pinned),
+            f"the record of program {pinned.id} ({shape.name}) names other maps than the kernel",
+            partial(_record, writer, shape, pinned),
         )
-    astray = [name for name in catalog.PROGRAM_READS if writer.map(name).info.id not in pinned.map_ids]
+    reads = [name for name in catalog.reads(shape) if name not in seen]
+    astray = [name for name in reads if writer.map(name).info.id not in pinned.map_ids]
+    seen.update(reads if shape is not catalog.DISPATCH else set(reads) - set(catalog.SHARED_MAPS))
     # Names take CAP_SYS_ADMIN, which a sound state must not need.
     held = salvage.held_maps(writer) if astray else {}
     for name in astray:
         have = writer.map(name).info.id
         # Writers refuse such a pin, so nothing of svcctl's is in it: the program's map is the one to have.
         message = f"pinned map {name!r} is {have}, program {pinned.id} reads {held.get(name)}"
-        if name in held:
+        if name in held and held[name] != have:
             yield Finding("programs", message, partial(salvage.repin_map, writer, name, held[name]))
         else:
             yield Finding("programs", message, None, SWAPPED)
 
 
-def _record(writer: Writer, pinned: ProgramInfo) -> None:
+def _record(writer: Writer, shape: ProgramShape, pinned: ProgramInfo) -> None:
     """Write down what is pinned."""
-    shape = catalog.DISPATCH
     ids = tuple(pinned.map_ids)[: layouts.PROGRAM_MAPS]
     record = writer.program_record(shape.number)._replace(
         name=shape.name.encode(),
@@ -105,6 +126,24 @@ def _record(writer: Writer, pinned: ProgramInfo) -> None:
     writer.map("programs").update(U32.pack(shape.number), layouts.PROGRAM.pack(record))
 
 
+def _unknown_attachments(writer: Writer) -> Iterator[Finding]:
+    """attachments: nothing is recorded that this svcctl does not make here."""
+    mine = attach.netns_key(writer.netns.inode)
+    hooks = {shape.hook for shape in catalog.CONNECT} if writer.has_half(catalog.BALANCER) else set()
+    for raw, _ in list(writer.map("attachments").items()):
+        key = layouts.ATTACHMENT_KEY.unpack(raw)
+        if key == mine and writer.has_dispatcher():
+            continue
+        if key.kind == enums.ATTACH_CGROUP and key.hook in hooks:
+            continue  # cgroups.py
+        yield Finding(
+            "attachments",
+            f"recorded: kind {key.kind}, hook {key.hook}, target {key.target},"
+            " which this svcctl does not make here",
+            partial(writer.map("attachments").delete, raw),
+        )
+
+
 def _attachments(writer: Writer, pinned: ProgramInfo | None) -> Iterator[Finding]:
     """attachments: recorded, pinned and attached are the same."""
     records = {
@@ -112,14 +151,6 @@ def _attachments(writer: Writer, pinned: ProgramInfo | None) -> Iterator[Finding
         for key, value in writer.map("attachments").items()
     }
     mine = attach.netns_key(writer.netns.inode)
-    for key in records:
-        if key != mine:
-            yield Finding(
-                "attachments",
-                f"recorded: kind {key.kind}, hook {key.hook}, target {key.target},"
-                " which this svcctl does not make here",
-                partial(writer.map("attachments").delete, layouts.ATTACHMENT_KEY.pack(key)),
-            )
     info = link_info(writer, catalog.DISPATCH)
     record = records.get(mine)
     again = partial(attach.attach_netns, writer) if pinned is not None else None

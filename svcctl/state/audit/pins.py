@@ -36,7 +36,7 @@ def find(writer: Writer) -> Iterator[Finding]:
     )  # first: it opens the way to the others
     yield from _kinds(writer, present, wanted)
     yield from _orphans(writer, present, wanted)
-    if usable(writer) and writer.has_dispatcher():
+    if usable(writer):
         yield from _sizes(writer)
 
 
@@ -58,12 +58,19 @@ def usable(writer: Writer) -> bool:
 def expected(present: set[str]) -> dict[str, int]:
     """Name -> mode (0: that of the state) of every pin that belongs in a directory with these names."""
     wanted = dict.fromkeys(catalog.STATE_MAPS, 0)
-    if present & {*catalog.DISPATCH_MAPS, catalog.DISPATCH.pin, catalog.DISPATCH.link_pin}:
-        wanted |= dict.fromkeys(catalog.DISPATCH_MAPS, 0)
-        wanted[catalog.DISPATCH.pin] = 0o600
-    if catalog.DISPATCH.link_pin in present:
-        wanted[catalog.DISPATCH.link_pin] = 0o600
+    for half in catalog.HALVES:
+        programs = [shape.pin for shape in half.programs]
+        links = [shape.link_pin for shape in half.programs]
+        if present & {*half.maps, *programs, *links}:
+            wanted |= dict.fromkeys(half.maps, 0)
+            wanted |= dict.fromkeys(programs, 0o600)
+        # Which links there should be is told by the records: `attachments`.
+        wanted |= {name: 0o600 for name in links if name in present}
     return wanted
+
+
+_PROGRAM_PINS = frozenset(shape.pin for shape in catalog.PROGRAMS)
+_LINK_PINS = frozenset(shape.link_pin for shape in catalog.PROGRAMS)
 
 
 def _kinds(writer: Writer, present: set[str], wanted: dict[str, int]) -> Iterator[Finding]:
@@ -79,10 +86,10 @@ def _fault(writer: Writer, name: str) -> str | None:
     """What is wrong with a pin that is there. Its mode is not looked at: that is another row."""
     path = writer.pin(name)
     try:
-        if name == catalog.DISPATCH.pin:
+        if name in _PROGRAM_PINS:
             Program.open_pinned(path).close()
             return None
-        if name == catalog.DISPATCH.link_pin:
+        if name in _LINK_PINS:
             Link.open_pinned(path).close()
             return None
         with Map.open_pinned(path) as opened:
@@ -128,6 +135,15 @@ def _modes(writer: Writer, names: list[str], wanted: dict[str, int]) -> Iterator
     fault = _wrong(status, DIRECTORY_MODE, group)
     if fault:
         yield _mode_finding("the directory", writer.path, fault, DIRECTORY_MODE, group, status.st_uid == 0)
+    root = os.path.dirname(writer.path)
+    root_mode = stat.S_IMODE(os.stat(root).st_mode)
+    if group != 0 and root_mode & 0o022:
+        yield Finding(
+            "modes",
+            f"{root} has mode {root_mode:04o}: members of group {group} could pin maps there again and write them",
+            None,
+            f"chmod go-w {root}",
+        )
     genuine = salvage.held_maps(writer)
     for name in names:
         path = writer.pin(name)
@@ -161,17 +177,30 @@ def _set_mode(path: str, mode: int, group: int) -> None:
 
 
 def _sizes(writer: Writer) -> Iterator[Finding]:
-    """sizes: maps that are indexed by destination have room for each."""
-    most = writer.map("destinations").info.max_entries
-    sizes = catalog.dispatch_sizes(writer.map("bindings").info.max_entries, most)
-    del sizes["exact"]  # an upgrade may grow it alone
-    fixed = {"ports": 131072, "drop_stats": len(enums.DROP_REASONS), "writers": layouts.WRITERS}
-    for name, size in (sizes | fixed).items():
+    """sizes: maps that are indexed by destination or lane have room for each, and others for what goes with that."""
+    fixed = {"drop_stats": len(enums.DROP_REASONS), "writers": layouts.WRITERS}
+    yield from _too_small(writer, fixed, "--max-destinations", 0)
+    if writer.has_dispatcher():
+        most = writer.map("destinations").info.max_entries
+        sizes = catalog.dispatch_sizes(writer.map("bindings").info.max_entries, most) | {"ports": 131072}
+        del sizes["exact"]  # an upgrade may grow it alone
+        yield from _too_small(writer, sizes, "--max-destinations", most + 1)
+    if writer.has_half(catalog.BALANCER):
+        most = writer.map("services").info.max_entries
+        sizes = catalog.service_sizes(
+            most, writer.map("backends").info.max_entries, writer.map("reverse").info.max_entries
+        )
+        yield from _too_small(writer, sizes, "--max-services", most + 1)
+
+
+def _too_small(writer: Writer, sizes: dict[str, int], option: str, number: int) -> Iterator[Finding]:
+    for name, size in sizes.items():
         have = writer.map(name).info.max_entries
         if have < size:
+            asked = f"upgrade {option} {number}" if number else "upgrade --force"
             yield Finding(
                 "sizes",
                 f"map {name!r} has {have} entries, needs {size}",
                 None,
-                f"'svcctl upgrade --max-destinations {most + 1}' makes them anew, with what is in them",
+                f"'svcctl {asked}' makes them anew, with what is in them",
             )

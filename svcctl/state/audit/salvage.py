@@ -24,23 +24,31 @@ from svcctl.state.programs import load_object
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from svcctl.maps.catalog import ProgramShape
     from svcctl.state.writer import Writer
 
 REMADE = ("usage", "writers", "programs", "attachments")
 """State maps whose content the other rows of the audit restore."""
+INDICES = ("service_names", "backend_ids")
+"""Likewise of the service maps."""
+_BY_PIN = {shape.pin: shape for shape in catalog.PROGRAMS}
+_LINK_PINS = frozenset(shape.link_pin for shape in catalog.PROGRAMS)
 
 
 def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | None, str]:
     """(repair, advice) for a pin that is missing or not what it should be."""
     if name in REMADE:
         return partial(_remake, writer, name), ""
-    if name == catalog.DISPATCH.link_pin:
+    if name in INDICES and writer.has_map(catalog.BALANCER.marker):
+        return partial(_remake_index, writer, name), ""
+    if name in _LINK_PINS:
         return partial(_drop, writer, name), ""  # `attachments` then makes the link
-    if name == catalog.DISPATCH.pin:
-        number = program_id(writer)
+    shape = _BY_PIN.get(name)
+    if shape is not None:
+        number = program_id(writer, shape)
         if number:
-            return partial(_repin_program, writer, number), ""
-        return partial(_load_program, writer), ""
+            return partial(_repin_program, writer, shape, number), ""
+        return partial(_load_program, writer, shape), ""
     held = held_maps(writer).get(name)
     if held is not None:
         return partial(repin_map, writer, name, held), ""
@@ -50,33 +58,44 @@ def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | N
 
 
 def held_maps(writer: Writer) -> dict[str, int]:
-    """Name -> id of the maps that the pinned, or else the attached, program reads; empty when there is none."""
+    """Name -> id of the maps that the pinned, or else the attached, programs read; empty when there are none."""
+    found: dict[str, int] = {}
+    for half in catalog.HALVES:
+        for shape in half.programs:
+            for name, number in _maps_of(writer, shape).items():
+                found.setdefault(name, number)
+            if found.keys() >= set(catalog.reads(half.programs[0])):
+                break  # the first one reads all that the others do
+    return found
+
+
+def _maps_of(writer: Writer, shape: ProgramShape) -> dict[str, int]:
     try:
-        program = _open_program(writer)
+        program = _open_program(writer, shape)
         if program is None:
             return {}
         with program:
             names = map_names(program.info.map_ids)
     except BpfError:
         return {}
-    return {name: number for name, number in names.items() if name in catalog.PROGRAM_READS}
+    return {name: number for name, number in names.items() if name in catalog.reads(shape)}
 
 
-def _open_program(writer: Writer) -> Program | None:
+def _open_program(writer: Writer, shape: ProgramShape) -> Program | None:
     """The program under the link, which is what traffic meets; without a link the pinned one."""
-    number = program_id(writer)
+    number = program_id(writer, shape)
     if number:
         return Program.open_id(number)
     try:
-        return Program.open_pinned(writer.pin(catalog.DISPATCH.pin))
+        return Program.open_pinned(writer.pin(shape.pin))
     except BpfError:
         return None
 
 
-def program_id(writer: Writer) -> int:
+def program_id(writer: Writer, shape: ProgramShape) -> int:
     """Id of the program that the pinned link runs, 0 without one."""
     try:
-        with Link.open_pinned(writer.pin(catalog.DISPATCH.link_pin)) as link:
+        with Link.open_pinned(writer.pin(shape.link_pin)) as link:
             return link.info.program_id
     except BpfError:
         return 0
@@ -109,18 +128,39 @@ def repin_map(writer: Writer, name: str, map_id: int) -> None:
     writer.pin_mode(writer.pin(name))
 
 
-def _repin_program(writer: Writer, number: int) -> None:
-    _drop(writer, catalog.DISPATCH.pin)
+def _repin_program(writer: Writer, shape: ProgramShape, number: int) -> None:
+    _drop(writer, shape.pin)
     with Program.open_id(number) as program:
-        program.pin(writer.pin(catalog.DISPATCH.pin))
+        program.pin(writer.pin(shape.pin))
 
 
-def _load_program(writer: Writer) -> None:
+def _load_program(writer: Writer, shape: ProgramShape) -> None:
     """Load the program anew on the pinned maps: without a link nothing holds the old one."""
-    from svcctl.state.reattach import AttachPlan, load_missing
+    _drop(writer, shape.pin)
+    if shape is catalog.DISPATCH:
+        from svcctl.state.reattach import AttachPlan, load_missing
 
-    _drop(writer, catalog.DISPATCH.pin)
-    load_missing(writer, AttachPlan(maps=False, program=True, link=False), None, None)
+        load_missing(writer, AttachPlan(maps=False, program=True, link=False), None, None)
+    else:
+        from svcctl.state.balancer import load_programs
+
+        load_programs(writer, (shape,))
+
+
+def _remake_index(writer: Writer, name: str) -> None:
+    """Make an empty map that programs do not read, of the size it has to have."""
+    _drop(writer, name)
+    sizes = catalog.service_sizes(
+        writer.map("services").info.max_entries, writer.map("backends").info.max_entries, 1
+    )
+    reuse = {
+        each: writer.map(each)
+        for each in (*catalog.SERVICE_MAPS, *catalog.SHARED_MAPS)
+        if each != name and writer.has_map(each)
+    }
+    # An object is loaded with at least one program; this one reads a single map.
+    with load_object(catalog.BALANCER.object, sizes, reuse, ("sock_release",)) as loaded:
+        pin_map(writer, loaded, name)
 
 
 def _remake(writer: Writer, name: str) -> None:

@@ -1,0 +1,52 @@
+"""`svcctl backend delete`: takes backends away from a service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.options import argument, option, verb
+from svcctl.cli.service_params import BACKEND, SERVICE
+
+if TYPE_CHECKING:
+    from svcctl.cli.env import Env
+    from svcctl.model.service_endpoint import Backend
+    from svcctl.state.services import Stored
+    from svcctl.state.session import State
+
+
+@verb(
+    "delete",
+    examples=("svcctl backend delete web 10.1.0.3:8080", "svcctl backend delete dns 10.1.0.9:53 --terminate"),
+    exits=(0, 2, 3, 4, 5, 9),
+)
+@argument("service", SERVICE, "Name of the service.")
+@argument("backends", BACKEND, "ADDRESS:PORT of its backends.", nargs=-1, required=True)
+@option("--terminate", is_flag=True, help="End connected UDP sockets that use them through this service.")
+@option("--tcp", is_flag=True, help="With --terminate: TCP connections too.")
+def command(env: Env, service: str, backends: tuple[Backend, ...], terminate: bool, tcp: bool) -> None:
+    """Take backends away: no new connections; old ones go on unless --terminate ends them.
+
+    A connected UDP socket would otherwise send to the backend for ever. Unconnected ones move on by themselves.
+    Ended are sockets in all network namespaces of the host; those connected to a backend's own address are not.
+    """
+    from svcctl.cli.service_commands import change_service
+    from svcctl.errors import UsageProblem
+    from svcctl.model.service_edit import delete_backends
+
+    if tcp and not terminate:
+        raise UsageProblem("backend delete: --tcp goes with --terminate")
+
+    def end(state: State, have: Stored) -> None:
+        from svcctl.state.terminate import terminate as end_sockets
+
+        ended = end_sockets(state, have.service.id, backends, tcp=tcp, dry_run=env.dry_run)
+        env.notice(f"{'would end' if env.dry_run else 'ended'} {ended}")
+
+    change_service(
+        env,
+        service,
+        "backend delete",
+        # With --terminate a backend may have gone already: what was left then is ended now.
+        lambda old, now: delete_backends(old, backends, missing_ok=terminate),
+        then=end if terminate else None,
+    )

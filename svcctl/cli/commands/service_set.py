@@ -1,0 +1,104 @@
+"""`svcctl service set`: changes a service's policy or frontends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.options import argument, option, verb
+from svcctl.cli.params import Count
+from svcctl.cli.service_params import FRONTEND, KIND, POLICY, SERVICE
+
+if TYPE_CHECKING:
+    from svcctl.cli.env import Env
+    from svcctl.model.service import Service
+    from svcctl.model.service_endpoint import Frontend
+
+
+@verb(
+    "set",
+    examples=("svcctl service set web --affinity 600", "svcctl service set web --frontend 10.96.0.12:80/tcp"),
+    exits=(0, 2, 3, 4, 5, 6, 8, 9),
+)
+@argument("name", SERVICE, "Name of the service.")
+@option(
+    "--frontend",
+    "frontends",
+    type=FRONTEND,
+    multiple=True,
+    metavar="FRONTEND",
+    help="Add this frontend; may be repeated.",
+)
+@option(
+    "--no-frontend",
+    "gone",
+    type=FRONTEND,
+    multiple=True,
+    metavar="FRONTEND",
+    help="Take this frontend away; may be repeated.",
+)
+@option("--kind", type=KIND, default="cluster", metavar="KIND", help="Kind of the frontends added [cluster].")
+@option(
+    "--affinity",
+    type=Count(0, (1 << 24) - 1),
+    metavar="SECONDS",
+    help="Keep a client on its backend so long; 0: do not.",
+)
+@option(
+    "--internal-policy", "internal", type=POLICY, metavar="cluster|local", help="Backends for clients inside."
+)
+@option(
+    "--external-policy",
+    "external",
+    type=POLICY,
+    metavar="cluster|local",
+    help="Backends for clients outside.",
+)
+@option(
+    "--node-port",
+    type=Count(0, 65535),
+    metavar="PORT",
+    help="Serve this port of the node's own addresses; 0: none.",
+)
+@option("--block/--no-block", default=None, help="Refuse the other ports of the service's addresses, or not.")
+@option(
+    "--drop/--no-drop", default=None, help="Count connections without a backend as dropped by rule, or not."
+)
+def command(
+    env: Env,
+    name: str,
+    frontends: tuple[Frontend, ...],
+    gone: tuple[Frontend, ...],
+    kind: str,
+    affinity: int | None,
+    internal: str | None,
+    external: str | None,
+    node_port: int | None,
+    block: bool | None,
+    drop: bool | None,
+) -> None:
+    """Change what is given of a service, and leave the rest as it is.
+
+    The change reaches new connections at once, all of it or nothing; established ones are not touched.
+    """
+    from svcctl.cli.service_commands import change_service
+    from svcctl.model.service import ServiceFrontend
+    from svcctl.model.service_edit import add_frontends, delete_frontends, set_options
+    from svcctl.model.service_endpoint import KIND_NUMBERS
+
+    number = KIND_NUMBERS[kind]
+
+    def edit(have: Service, now: int) -> Service:
+        want = set_options(
+            have,
+            affinity_seconds=affinity,
+            internal_local=None if internal is None else internal == "local",
+            external_local=None if external is None else external == "local",
+            node_port=node_port,
+            block=block,
+            drop=drop,
+        )
+        if frontends:
+            want = add_frontends(want, [ServiceFrontend(one, number) for one in frontends])
+        return delete_frontends(want, gone) if gone else want
+
+    change_service(env, name, "service set", edit)

@@ -1,0 +1,80 @@
+"""How `explain` shows what a service does with a connection: as an object, and as lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from svcctl.state.explain_service import ExplainedService
+
+
+def as_object(found: ExplainedService) -> dict[str, Any]:
+    """For JSON and YAML; the backends and shares are those of `nat`."""
+    route = found.route
+    return {
+        "verdict": found.verdict,
+        "reason": found.why,
+        "met": found.met,
+        "frontend": route.name if route is not None else None,
+        "service": route.service if route is not None else None,
+        "policy": found.policy,
+        "set": route.set if route is not None else None,
+        "backends": [
+            {"backend": share.name, "share": float(share.share)} for share in (route.shares if route else ())
+        ],
+        "affinity": found.affinity_seconds or None,
+        "affine": found.affine._asdict() if found.affine is not None else None,
+        "only_host": found.only_host,
+        "attached": found.attached,
+        "counters": (
+            {
+                "connections": found.stats.connections,
+                "no_backend": found.stats.no_backend,
+                "dropped": found.stats.dropped,
+            }
+            if found.stats is not None
+            else None
+        ),
+        "losers": list(found.losers),
+        "others": list(found.others),
+    }
+
+
+def facts(found: ExplainedService) -> Iterator[tuple[str, str]]:
+    """(name, text) of each line."""
+    route = found.route
+    if route is not None:
+        yield "service", f"{route.service or 'none'}, by its {found.met} {route.name}"
+        if found.policy is not None:
+            yield "policy", f"{found.policy}: the {route.set} set"
+        for number, share in enumerate(route.shares):
+            yield ("backends" if not number else "", f"{share.name}: {float(share.share) * 100:.4g}%")
+    for number, text in enumerate(found.others):
+        yield ("not chosen" if not number else "", text)
+    for number, text in enumerate(found.losers):
+        yield ("frontends" if not number else "", text)
+    if found.affinity_seconds:
+        yield "affinity", f"a client is kept on its backend for {found.affinity_seconds} s"
+    if found.affine is not None:
+        client, backend, remaining = found.affine
+        text = f"sockets of this namespace ({client}) go to {backend} for {remaining:.1f} s more"
+        yield ("affinity" if not found.affinity_seconds else "", text)
+    if found.stats is not None:
+        connections, no_backend, dropped = found.stats[:3]
+        yield "counters", f"{connections} connections, {no_backend} without a backend, {dropped} dropped"
+    yield "outgoing", _result(found)
+
+
+def _result(found: ExplainedService) -> str:
+    where = "sockets of this namespace" if found.only_host else "sockets of this host"
+    if found.verdict == "serve":
+        assert found.route is not None
+        shares = found.route.shares
+        target = shares[0].name if len(shares) == 1 else f"one of {len(shares)} backends"
+        return f"{where} in the balancer's cgroup go to {target}"
+    if found.verdict == "refuse":
+        return f"{where} in the balancer's cgroup are refused: {found.why}"
+    return f"left alone: {found.why}"

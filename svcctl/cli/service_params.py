@@ -1,0 +1,69 @@
+"""Types of the arguments and options of services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from svcctl.cli.params import Word, _Type
+
+
+class _Frontend(_Type):
+    """`10.0.0.1:80/tcp`, `[2001:db8::1]:53/udp`; the value is a svcctl.model.service_endpoint.Frontend."""
+
+    name = "frontend"
+    kind = "frontend"
+
+    def parse(self, text: str) -> Any:
+        """The frontend. Raises UsageProblem."""
+        from svcctl.model.service_endpoint import parse_frontend
+
+        return parse_frontend(text)
+
+
+class _Backend(_Type):
+    """`10.1.2.3:8080`; the value is a svcctl.model.service_endpoint.Backend."""
+
+    name = "backend"
+    kind = "backend"
+
+    def parse(self, text: str) -> Any:
+        """The backend. Raises UsageProblem."""
+        from svcctl.model.service_endpoint import parse_backend
+
+        return parse_backend(text)
+
+
+class _BackendSpec(_Type):
+    """`10.1.2.3:8080,weight=3`; the value is a svcctl.model.service_endpoint.BackendSpec."""
+
+    name = "backend"
+    kind = "backend"
+
+    def parse(self, text: str) -> Any:
+        """The backend and what is said of it. Raises UsageProblem."""
+        from svcctl.model.service_endpoint import parse_backend_spec
+
+        return parse_backend_spec(text)
+
+
+class _ServiceName(_Type):
+    """1 to 255 bytes of printable UTF-8."""
+
+    name = "service"
+    kind = "service"
+
+    def parse(self, text: str) -> str:
+        """The name as it is. Raises UsageProblem."""
+        from svcctl.model.service import check_service_name
+
+        return check_service_name(text)
+
+
+SERVICE = _ServiceName()
+FRONTEND = _Frontend()
+BACKEND = _Backend()
+BACKEND_SPEC = _BackendSpec()
+ALGORITHM = Word("algorithm", "random")
+KIND = Word("kind", "cluster", "external", "load-balancer")
+POLICY = Word("policy", "cluster", "local")
+STATE = Word("state", "active", "draining", "down")

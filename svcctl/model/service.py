@@ -1,0 +1,309 @@
+"""Services: what is said of one, what that means for each family, and what may not be said.
+
+A service is a plain value: its policy, its frontends and the memberships of its backends. From it follow, for
+each address family of its frontends, the backends that new connections get (`blocks_of`) and the flags that
+each frontend carries in the kernel (`frontend_flags`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from svcctl.model.bad_value import BadValue
+from svcctl.model.label import check_name
+from svcctl.model.prefix import Prefix, format_address
+from svcctl.model.service_endpoint import (
+    ACTIVE,
+    DEFAULT_WEIGHT,
+    KIND_CLUSTER,
+    KIND_LOAD_BALANCER,
+    KIND_NAMES,
+    KIND_NODE_PORT,
+    MAX_WEIGHT,
+    STATE_NAMES,
+    Backend,
+    Frontend,
+    format_backend,
+    format_frontend,
+    is_loopback,
+    is_zero,
+    zero_address,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RANDOM = 0
+MAGLEV = 1
+ALGORITHM_NUMBERS = {"random": RANDOM, "maglev": MAGLEV}
+ALGORITHM_NAMES = {number: name for name, number in ALGORITHM_NUMBERS.items()}
+
+FRONTEND_LOCAL = 1
+FRONTEND_FILTERED = 2
+FRONTEND_HOST = 4
+FRONTEND_BLOCK = 8
+"""As enum svc_frontend_flag."""
+
+REJECT = 0
+DROP = 1
+"""As enum svc_verdict: what happens to connections when a set is empty."""
+
+CLUSTER_SET = "cluster"
+LOCAL_SET = "local"
+
+MAX_NAME_BYTES = 255
+MAX_OWNER_BYTES = 64
+MAX_AFFINITY_SECONDS = (1 << 24) - 1
+DEFAULT_AFFINITY_SECONDS = 10800
+"""What Kubernetes takes when a service only says ClientIP."""
+
+ServiceFrontend = NamedTuple("ServiceFrontend", [("frontend", Frontend), ("kind", int)])  # noqa: UP014
+"""A frontend and its kind (KIND_CLUSTER ...)."""
+
+BackendSet = NamedTuple(  # noqa: UP014
+    "BackendSet",
+    [
+        ("kind", str),
+        ("family", int),
+        ("members", tuple[tuple[Backend, int], ...]),
+        ("verdict", int),
+        ("affinity_seconds", int),
+        ("algorithm", int),
+        ("sources", tuple[Prefix, ...]),
+    ],
+)
+"""All that a block is made of: who gets the new connections of one family, and how.
+
+`kind` is CLUSTER_SET or LOCAL_SET; `members` are (Backend, weight) in order of address and port, so equal sets
+are equal values; `verdict` matters when there are none; `sources` are the service's source ranges.
+"""
+
+if TYPE_CHECKING:
+
+    class Member(NamedTuple):
+        """A backend's membership in a service.
+
+        `local`: on this node. `since_ns` is when it got its state and `until_ns` when a drain ends it (0: never),
+        both CLOCK_REALTIME.
+        """
+
+        backend: Backend
+        weight: int = DEFAULT_WEIGHT
+        state: int = ACTIVE
+        local: bool = False
+        since_ns: int = 0
+        until_ns: int = 0
+
+    class Lane(NamedTuple):
+        """The two sets of one family. `local` is None when no policy of the service asks for it."""
+
+        family: int
+        cluster: BackendSet
+        local: BackendSet | None
+
+    class Service(NamedTuple):
+        """A service. `id` is 0 until the state gives it one; `changed_ns` is when it was last written.
+
+        `internal_local` and `external_local` are the two traffic policies; `block`: other ports of its
+        addresses are refused; `drop`: an empty set drops (and counts so) instead of rejecting; `node_port`: 0,
+        or the port of its node-port frontends; `sources`: prefixes that its load-balancer frontends admit,
+        none: all. The order of `frontends` and `members` is that of their entries in the maps and means
+        nothing.
+        """
+
+        name: str
+        id: int = 0
+        affinity_seconds: int = 0
+        algorithm: int = RANDOM
+        internal_local: bool = False
+        external_local: bool = False
+        block: bool = False
+        drop: bool = False
+        node_port: int = 0
+        owner: str = ""
+        sources: tuple[Prefix, ...] = ()
+        frontends: tuple[ServiceFrontend, ...] = ()
+        members: tuple[Member, ...] = ()
+        changed_ns: int = 0
+
+else:
+    from collections import namedtuple
+
+    Member = namedtuple(
+        "Member",
+        "backend weight state local since_ns until_ns",
+        defaults=(DEFAULT_WEIGHT, ACTIVE, False, 0, 0),
+    )
+    Lane = namedtuple("Lane", "family cluster local")
+    Service = namedtuple(
+        "Service",
+        "name id affinity_seconds algorithm internal_local external_local block drop node_port owner sources"
+        " frontends members changed_ns",
+        defaults=(0, 0, RANDOM, False, False, False, False, 0, "", (), (), (), 0),
+    )
+
+
+def check_service_name(text: str) -> str:
+    """Returns `text` if it can name a service: 1 to 255 bytes of printable UTF-8. Raises UsageProblem."""
+    return check_name("service name", text, MAX_NAME_BYTES)
+
+
+def check_service(service: Service) -> Service:
+    """Returns the service if everything said of it can be so. Raises UsageProblem naming what cannot."""
+    check_service_name(service.name)
+    if service.owner:
+        check_name("owner", service.owner, MAX_OWNER_BYTES)
+    if not 0 <= service.affinity_seconds <= MAX_AFFINITY_SECONDS:
+        raise BadValue("affinity", service.affinity_seconds, f"expected 0-{MAX_AFFINITY_SECONDS} seconds")
+    if service.algorithm not in ALGORITHM_NAMES:
+        raise BadValue("algorithm", service.algorithm, "expected random or maglev")
+    _check_frontends(service)
+    _check_node_port(service)
+    _check_members(service.members)
+    return service
+
+
+def families(service: Service) -> list[int]:
+    """The families of its frontends, ipv4 first: each has a lane."""
+    return sorted({each.frontend.family for each in service.frontends})
+
+
+def eligible(members: Iterable[Member], family: int, *, local_only: bool = False) -> list[Member]:
+    """The members of a family that may get new connections: active, with a weight above 0."""
+    return [
+        member
+        for member in members
+        if member.backend.family == family
+        and member.state == ACTIVE
+        and member.weight > 0
+        and (member.local or not local_only)
+    ]
+
+
+def overdue(service: Service, now_ns: int) -> list[Member]:
+    """The members whose drain has ended: their old connections are to be ended now."""
+    return [member for member in service.members if member.until_ns and member.until_ns <= now_ns]
+
+
+def blocks_of(service: Service) -> list[Lane]:
+    """What each family of the service's frontends leads to, ipv4 first.
+
+    An empty set rejects, or drops if the service says so. A local set that is empty while other nodes have
+    backends drops, as kube-proxy does: another node may serve the client.
+    """
+    return [_lane(service, family) for family in families(service)]
+
+
+def same_set(one: BackendSet | None, other: BackendSet | None) -> bool:
+    """Whether one block can stand for both, whichever of the two sets of the family they are."""
+    if one is None or other is None:
+        return one is other
+    return one[1:] == other[1:]
+
+
+def frontend_flags(service: Service, frontend: ServiceFrontend) -> int:
+    """FRONTEND_LOCAL, FRONTEND_FILTERED and FRONTEND_HOST, as far as they hold; for sockets of this host.
+
+    The internal policy is for the cluster kind alone. A socket of this host is inside, and what comes from
+    inside to an external, load-balancer or node-port frontend gets all backends whatever the two policies
+    say: the short circuit of kube-proxy, without which clients on a node that has no backend were cut off.
+    """
+    (family, address, _, _), kind = frontend
+    flags = 0
+    if service.internal_local and kind == KIND_CLUSTER:
+        flags |= FRONTEND_LOCAL
+    if service.sources and kind == KIND_LOAD_BALANCER:
+        flags |= FRONTEND_FILTERED
+    if kind == KIND_NODE_PORT or is_loopback(family, address) or is_zero(family, address):
+        flags |= FRONTEND_HOST
+    return flags
+
+
+def blocked_addresses(service: Service) -> list[tuple[int, bytes]]:
+    """(family, address) of which all other ports are refused; empty unless the service has `block`.
+
+    Node ports are left out: their addresses are the node's own.
+    """
+    if not service.block:
+        return []
+    return sorted({each.frontend[:2] for each in service.frontends if each.kind != KIND_NODE_PORT})
+
+
+def node_port_frontends(frontends: Iterable[ServiceFrontend], port: int) -> list[ServiceFrontend]:
+    """The frontends that a node port adds: the zero address for each family and protocol there is."""
+    pairs = {(each.frontend.family, each.frontend.protocol) for each in frontends}
+    return [
+        ServiceFrontend(Frontend(family, zero_address(family), port, protocol), KIND_NODE_PORT)
+        for family, protocol in sorted(pairs)
+    ]
+
+
+def _lane(service: Service, family: int) -> Lane:
+    empty = DROP if service.drop else REJECT
+    everyone = eligible(service.members, family)
+    local = None
+    if service.internal_local or service.external_local:
+        here = [member for member in everyone if member.local]
+        local = _set(service, LOCAL_SET, family, here, DROP if everyone else empty)
+    return Lane(family, _set(service, CLUSTER_SET, family, everyone, empty), local)
+
+
+def _set(service: Service, kind: str, family: int, members: Iterable[Member], verdict: int) -> BackendSet:
+    pairs = tuple(sorted((member.backend, member.weight) for member in members))
+    return BackendSet(
+        kind,
+        family,
+        pairs,
+        # Without meaning when there are members: the same then, so that sets compare equal.
+        REJECT if pairs else verdict,
+        service.affinity_seconds,
+        service.algorithm,
+        tuple(sorted(service.sources)),
+    )
+
+
+def _check_frontends(service: Service) -> None:
+    seen = set()
+    for each in service.frontends:
+        frontend, kind = each
+        text = format_frontend(frontend)
+        if kind not in KIND_NAMES:
+            raise BadValue("frontend", text, f"has the unknown kind {kind}")
+        if frontend in seen:
+            raise BadValue("frontend", text, "is named twice")
+        seen.add(frontend)
+        if kind != KIND_NODE_PORT and is_zero(frontend.family, frontend.address):
+            hint = f"--node-port {frontend.port} serves every address of the node"
+            raise BadValue("frontend", text, "the zero address is for node ports", hint=hint)
+    for family, address in blocked_addresses(service):
+        if is_loopback(family, address):
+            cause = "the other ports of a loopback address cannot be blocked"
+            raise BadValue("service", service.name, f"{format_address(family, address)}: {cause}")
+    if service.sources and not any(each.kind == KIND_LOAD_BALANCER for each in service.frontends):
+        hint = "give a frontend that kind, or leave the source ranges out"
+        raise BadValue(
+            "service", service.name, "source ranges are for load-balancer frontends; it has none", hint=hint
+        )
+
+
+def _check_node_port(service: Service) -> None:
+    port = service.node_port
+    if not 0 <= port <= 65535:
+        raise BadValue("node port", port, "expected 1-65535, or 0 for none")
+    kinds = ((each.kind, each.frontend.port) for each in service.frontends)
+    if port and (KIND_NODE_PORT, port) not in kinds:
+        cause = "needs another frontend, from which it takes family and protocol"
+        raise BadValue("node port", port, cause)
+
+
+def _check_members(members: Iterable[Member]) -> None:
+    seen = set()
+    for member in members:
+        text = format_backend(member.backend)
+        if member.backend in seen:
+            raise BadValue("backend", text, "is named twice")
+        seen.add(member.backend)
+        if not 0 <= member.weight <= MAX_WEIGHT:
+            raise BadValue("backend", text, f"expected a weight of 0-{MAX_WEIGHT}, got {member.weight}")
+        if member.state not in STATE_NAMES:
+            raise BadValue("backend", text, f"has the unknown state {member.state}")

@@ -1,0 +1,71 @@
+"""Ending the sockets that still go to a backend through a service, in every network namespace of the host.
+
+Why: a connected UDP socket sends to a backend that is gone for ever, and nobody tells it. Ended are only sockets
+that are connected to the backend and that the balancer gave to it for this service: the cookie has a reverse entry
+that says so. One that was connected to the backend's own address is left alone, and so are unconnected UDP
+sockets, which choose anew with their next datagram and would lose their port.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.host.all_netns import Namespaces
+from svcctl.host.sock_destroy import Diag
+from svcctl.model.constants import TCP, UDP
+from svcctl.record import Record
+from svcctl.state.remembered import entries_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from svcctl.host.sock_destroy import Peer
+    from svcctl.model.service_endpoint import Backend
+    from svcctl.state.session import State
+
+
+class Ended(Record):
+    """How many sockets were ended, and the processes whose namespaces could not be looked into."""
+
+    udp: int
+    tcp: int
+    unseen: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """For a notice."""
+        text = f"{self.udp} UDP and {self.tcp} TCP sockets"
+        if self.unseen:
+            text += f"; the namespaces of {len(self.unseen)} processes could not be looked into"
+        return text
+
+
+def terminate(
+    state: State, service: int, backends: Iterable[Backend], *, tcp: bool, dry_run: bool = False
+) -> Ended:
+    """End UDP sockets, with `tcp` TCP connections too, that go to these backends through the service id.
+
+    `dry_run` only counts them. What another socket is named by cannot be mistaken: the kernel compares its cookie.
+    Raises SvcctlError (no SOCK_DESTROY in this kernel), PermissionProblem.
+    """
+    counts = {UDP: 0, TCP: 0}
+    found = Namespaces()
+    wanted = list(backends)
+    for netns in found if wanted else ():
+        with Diag(netns) as diag:
+            for peer in _users(state, diag, service, wanted, (UDP, TCP) if tcp else (UDP,)):
+                counts[peer.protocol] += dry_run or diag.destroy(peer)
+    return Ended(counts[UDP], counts[TCP], tuple(found.unseen))
+
+
+def _users(
+    state: State, diag: Diag, service: int, backends: list[Backend], protocols: tuple[int, ...]
+) -> Iterator[Peer]:
+    for _, address, port in backends:
+        for protocol in protocols:
+            for peer in diag.connected_to(protocol, address, port):
+                if any(
+                    entry.service == service
+                    and (entry.backend_address, entry.backend_port) == (address, port)
+                    for entry in entries_of(state, peer.cookie)
+                ):
+                    yield peer

@@ -1,0 +1,230 @@
+"""How connections are spread: by weight, exactly; and what a reader sees while writers change everything."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from svcctl.model.service import Service, ServiceFrontend
+from svcctl.model.service_edit import add_backends, add_service
+from svcctl.model.service_endpoint import BackendSpec, parse_backend_spec, parse_frontend
+from svcctl.state import services
+from svcctl.state.place import Place
+from svcctl.state.service_change import apply_change, plan_change
+from svcctl.state.writer import Writer, open_writer
+from tests.lib.balanced import VIP, Balanced
+from tests.lib.draws import ABSENT, FOUND, MISSED, RETRIES, RUNS, TARGETS, WRONG, Draws, draws
+from tests.lib.svc import svc
+
+FULL = os.environ.get("SVCCTL_LONG") == "1"
+SETS = 300 if FULL else 25
+READS = 50_000_000 if FULL else 5_000_000
+SEED = int(os.environ.get("SVCCTL_SEED", "20240229"))
+
+
+@pytest.fixture
+def drawing(balanced: Balanced, tmp_path: Path) -> Iterator[Draws]:
+    with draws(balanced.state_dir, tmp_path) as made:
+        yield made
+
+
+def chi_square(found: dict[int, int], weights: dict[int, int]) -> float:
+    """How many standard deviations chi-square is above its mean (Wilson and Hilferty); 0 for what cannot vary."""
+    total, draws_made = sum(weights.values()), sum(found.values())
+    assert set(found) <= {key for key, weight in weights.items() if weight}, (
+        "somebody without weight was drawn"
+    )
+    expected = {key: draws_made * weight / total for key, weight in weights.items() if weight}
+    value: float = sum((found.get(key, 0) - share) ** 2 / share for key, share in expected.items())
+    freedom = len(expected) - 1
+    if not freedom:
+        return 0.0
+    return float(((value / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom)))
+
+
+def put(balanced: Balanced, weights: dict[int, int]) -> None:
+    """Give the service web the backends 127.0.1.1:PORT with these weights, at one stroke."""
+    svc("service", "delete", "web", code=None)
+    balanced.add(
+        "web", f"{VIP}:80/tcp", backends=[f"127.0.1.1:{port},weight={w}" for port, w in weights.items()]
+    )
+
+
+@pytest.mark.parametrize(
+    "weights", [(1, 65535), (1, 1, 1, 2), (1, 2), (2, 13, 111, 10), (1, 100), (7,), (5, 0, 5), (1,) * 200],
+    ids=lambda weights: "-".join(map(str, weights[:4])),
+)  # fmt: skip
+def test_weights_are_exact(balanced: Balanced, drawing: Draws, weights: tuple[int, ...]) -> None:
+    """A million draws each, by the program's own code."""
+    by_port = dict(enumerate(weights, 1000))
+    put(balanced, by_port)
+    drawing.aim(0, f"{VIP}:80/tcp")
+    found = drawing.draw(1_000_000)
+    assert sum(found.values()) == 1_000_000
+    assert chi_square(found, by_port) < 4.5, found
+
+
+def test_random_weights(balanced: Balanced, drawing: Draws) -> None:
+    """SVCCTL_LONG=1: 300 sets of a million draws; else 25 of 200,000."""
+    chosen = random.Random(SEED)
+    drawing.aim(0, f"{VIP}:80/tcp")
+    worst = 0.0
+    for _ in range(SETS):
+        most = chosen.choice([3, 1000, 65535])
+        by_port = {1000 + n: chosen.randint(1, most) for n in range(chosen.randint(2, 30))}
+        put(balanced, by_port)
+        found = drawing.draw(1_000_000 if FULL else 200_000)
+        worst = max(worst, chi_square(found, by_port))
+    assert worst < 5.5, f"SVCCTL_SEED={SEED}"
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_sockets_are_spread(balanced: Balanced, kind: str) -> None:
+    """1,000 real sockets over 5 backends by their weights. T7."""
+    weights = (1, 1, 2, 3, 3)
+    backends = balanced.farm.many(5, kind)
+    balanced.add(
+        "web",
+        f"{VIP}:80/{kind}",
+        backends=[f"{b},weight={w}" for b, w in zip(backends, weights, strict=True)],
+    )
+    found = dict.fromkeys(backends, 0)
+    for number in range(1000):
+        with balanced.client(VIP, 80, kind) as one:
+            if kind == "udp":
+                one.send(b"?")
+        if not number % 100:
+            for backend, count in balanced.farm.takers(kind).items():
+                found[backend] += count
+    for backend, count in balanced.farm.takers(kind).items():
+        found[backend] += count
+    assert sum(found.values()) == 1000
+    numbered = dict(enumerate(found.values()))
+    assert chi_square(numbered, dict(enumerate(weights))) < 4.5, found
+    assert [balanced.picks(backend) for backend in backends] == list(found.values())
+
+
+def test_unconnected_sockets_are_spread(balanced: Balanced) -> None:
+    backends = balanced.farm.many(5, "udp")
+    balanced.add("dns", f"{VIP}:53/udp", backends=backends)
+    for _ in range(1000):
+        with balanced.socket("udp") as one:
+            one.sendto(b"?", (VIP, 53))
+    found = balanced.farm.takers("udp")
+    assert found.total() == 1000
+    assert all(abs(found[backend] - 200) < 4 * math.sqrt(1000 * 0.2 * 0.8) for backend in backends), found
+
+
+class Churn:
+    """Services with backends that tell whose they are: 10.TAG.TAG.n. Written by svcctl's own writers."""
+
+    def __init__(self, writer: Writer, drawing: Draws) -> None:
+        self.writer, self.chosen = writer, random.Random(SEED)
+        self.flips = self.remade = 0
+        for tag in range(TARGETS):
+            drawing.aim(tag, frontend(tag), tag, always=tag % 4 != 0)
+
+    def make(self, tag: int) -> None:
+        want = Service(name(tag), frontends=(ServiceFrontend(parse_frontend(frontend(tag)), 0),))
+        self._change(tag, add_service(None, add_backends(want, specs(tag, self.chosen), 0)))
+
+    def flip(self, tag: int) -> None:
+        """Other backends, all at once."""
+        have = services.get(self.writer, name(tag), "flip").service
+        bare = have._replace(members=())
+        self._change(tag, add_backends(bare, specs(tag, self.chosen), 0))
+        self.flips += 1
+
+    def remake(self, tag: int) -> None:
+        self._change(tag, None)
+        self.make(tag)
+        self.remade += 1
+
+    def _change(self, tag: int, want: Service | None) -> None:
+        apply_change(self.writer, plan_change(self.writer, services.find(self.writer, name(tag)), want))
+
+
+def name(tag: int) -> str:
+    return f"s{tag}"
+
+
+def frontend(tag: int) -> str:
+    return f"10.96.{tag // 16}.{tag % 16}:{80 + tag}/{'udp' if tag % 3 else 'tcp'}"
+
+
+def specs(tag: int, chosen: random.Random) -> list[BackendSpec]:
+    return [
+        parse_backend_spec(f"10.{tag >> 8}.{tag & 255}.{n}:{chosen.randint(1, 65535)},weight={chosen.randint(1, 9)}")
+        for n in range(chosen.randint(1, 4))
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(1200)
+def test_readers_while_writers_change_everything(world_for_churn: Balanced, tmp_path: Path) -> None:
+    """Random frontends read on one CPU while the writers' code flips, deletes and re-makes on the other.
+
+    None reads the backend of another service, none misses a service that is there. SVCCTL_LONG=1: 50 million reads.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    balanced = world_for_churn
+    done = threading.Event()
+    with draws(balanced.state_dir, tmp_path) as drawing:
+
+        def read() -> None:
+            os.sched_setaffinity(0, {cpus[0]})
+            while not done.is_set():
+                drawing.read(2000)
+                if drawing.outcomes()[RUNS] >= READS:
+                    done.set()
+
+        with open_writer(Place(), "test") as writer:
+            churn = Churn(writer, drawing)
+            for tag in range(TARGETS):
+                churn.make(tag)
+            reader = threading.Thread(target=read)
+            reader.start()
+            os.sched_setaffinity(0, {cpus[-1]})
+            end = time.monotonic() + 1000
+            try:
+                while not done.is_set() and time.monotonic() < end:
+                    tag = churn.chosen.randrange(TARGETS)
+                    (churn.flip if tag % 4 else churn.remake)(tag)
+            finally:
+                done.set()
+                reader.join()
+                os.sched_setaffinity(0, set(cpus))
+        found = drawing.outcomes()
+    print(f"{found}: {churn.flips} flips, {churn.remade} made again")
+    assert found[RUNS] >= READS
+    assert found[WRONG] == 0
+    assert found[MISSED] == 0
+    assert found[FOUND] + found[ABSENT] == found[RUNS]
+    assert found[RETRIES] < found[RUNS] / 1000
+    assert churn.flips > 10
+    assert churn.remade > 5
+
+
+@pytest.fixture
+def world_for_churn(balanced: Balanced) -> Balanced:
+    """Room for the services of the test."""
+    svc("unload", "--yes")
+    svc("load", "--no-dispatcher")
+    svc(
+        "attach",
+        "cgroup",
+        balanced.cgroup,
+        "--max-services",
+        512,
+        "--max-backends",
+        4096,
+        "--max-sockets",
+        1024,
+    )
+    return balanced

@@ -1,0 +1,89 @@
+"""tests/bpf/select.bpf.c on the maps of a live state: draws and reads by the balancer's own code, test-run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from svcctl.bpf.map import Map
+from svcctl.bpf.object import Object
+from svcctl.bpf.program import Program
+from svcctl.maps import catalog
+from svcctl.maps import service_codec as codec
+from svcctl.model.service_endpoint import parse_frontend
+from tests.lib.bpf_source import clang
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = 256
+RUNS, FOUND, ABSENT, MISSED, WRONG, RETRIES = range(6)
+_PACKET = bytes(64)
+_TARGET = struct.Struct("=20sII")
+
+
+def build(directory: Path) -> str:
+    """Compile the programs as the objects of svcctl are compiled; the path of the result."""
+    source, made = ROOT / "tests/bpf/select.bpf.c", directory / "select.bpf.o"
+    machine = os.uname().machine
+    flags = ["-g", "-O2", "-mcpu=v3", "-Wall", "-Wno-unused-parameter", "-target", "bpf", "-Ibpf/include"]
+    done = subprocess.run(
+        [clang(), *flags, f"-I/usr/include/{machine}-linux-gnu", "-c", str(source), "-o", str(made)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return str(made)
+
+
+class Draws:
+    """The loaded programs and their own maps."""
+
+    def __init__(self, draw: Program, read: Program, targets: Map, outcomes: Map, tally: Map) -> None:
+        self._draw, self._read = draw, read
+        self._targets, self._outcomes, self._tally = targets, outcomes, tally
+
+    def aim(self, number: int, frontend: str, tag: int = 0, *, always: bool = True) -> None:
+        """Say which frontend is target `number`, and by what its backends are known."""
+        key = codec.frontend_key(parse_frontend(frontend))
+        self._targets.update(struct.pack("=I", number), _TARGET.pack(key, tag, always))
+
+    def draw(self, times: int) -> dict[int, int]:
+        """Draw a backend of target 0 so many times; port of a backend -> how often."""
+        self._tally_clear()
+        while times > 0:
+            self._draw.test_run(data=_PACKET, repeat=min(times, 100_000))
+            times -= 100_000
+        _, values, count = self._tally.read_all()
+        numbers = struct.unpack(f"={count}Q", values)
+        return {port: number for port, number in enumerate(numbers) if number}
+
+    def _tally_clear(self) -> None:
+        _, values, count = self._tally.read_all()
+        for port, number in enumerate(struct.unpack(f"={count}Q", values)):
+            if number:
+                self._tally.update(struct.pack("=I", port), bytes(8))
+
+    def read(self, times: int) -> None:
+        """Read targets at random so many times."""
+        self._read.test_run(data=_PACKET, repeat=times)
+
+    def outcomes(self) -> list[int]:
+        """RUNS, FOUND, ABSENT, MISSED, WRONG, RETRIES so far."""
+        _, values, count = self._outcomes.read_all()
+        return list(struct.unpack(f"={count}Q", values))[:6]
+
+
+@contextlib.contextmanager
+def draws(state_dir: str, directory: Path) -> Iterator[Draws]:
+    """Load the programs on the pinned maps of a state directory."""
+    with contextlib.ExitStack() as stack:
+        built = stack.enter_context(Object.open(build(directory)))
+        for name in built.map_specs:
+            if name in catalog.SERVICE_MAPS or name == "drop_stats":
+                built.reuse(name, stack.enter_context(Map.open_pinned(f"{state_dir}/{name}")))
+        built.load()
+        programs = [stack.enter_context(built.program(name)) for name in ("draw", "read_random")]
+        maps = [stack.enter_context(built.map(name)) for name in ("targets", "outcomes", "tally")]
+        yield Draws(programs[0], programs[1], maps[0], maps[1], maps[2])
