@@ -7,10 +7,12 @@ to, before connect(2) returns, and a datagram is in its receiver's buffer before
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 from types import TracebackType
 
+NOBODY = "nobody"
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: close resets, and no port stays in TIME_WAIT."""
 
@@ -44,7 +46,10 @@ class Traffic:
         one.close()
 
     def ask(self, address: str, port: int, *, udp: bool = False) -> str | None:
-        """The name of the socket that gets a connection or datagram to an address; None: refused."""
+        """The name of the socket that gets a connection or datagram to an address.
+
+        None: refused; NOBODY: refused because a service has no backend.
+        """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as client:
             client.settimeout(5)
@@ -56,6 +61,10 @@ class Traffic:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             except ConnectionRefusedError:
                 return None
+            except OSError as error:
+                if error.errno != errno.EHOSTUNREACH:
+                    raise
+                return NOBODY
             return self._taker(udp)
 
     def _taker(self, udp: bool) -> str | None:
