@@ -505,9 +505,7 @@ int sock_release(struct bpf_sock *ctx)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 
-	/* Most sockets have nothing; deleting takes a lock even so. */
-	if (bpf_map_lookup_elem(&reverse, &cookie))
-		bpf_map_delete_elem(&reverse, &cookie);
+	drop_reverse(&cookie);
 	return PASS;
 }
 

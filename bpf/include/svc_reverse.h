@@ -27,6 +27,50 @@ struct svc_request {
 	int is_connected; /* sendmsg on a socket that has a peer */
 };
 
+static __always_inline __u32 *reverse_count(__u64 cookie)
+{
+	__u32 slot = cookie % SVC_REVERSE_COUNTS;
+
+	return bpf_map_lookup_elem(&reverse_counts, &slot);
+}
+
+/* What a socket remembers, if anything. */
+static __always_inline struct svc_reverse *find_reverse(const __u64 *cookie)
+{
+	const volatile __u32 *count = reverse_count(*cookie);
+
+	if (!count || !*count)
+		return 0;
+	return bpf_map_lookup_elem(&reverse, cookie);
+}
+
+/* Counted before it is there, and until it has gone. */
+static __always_inline int add_reverse(const __u64 *cookie,
+				       const struct svc_reverse *fresh)
+{
+	__u32 *count = reverse_count(*cookie);
+
+	if (!count)
+		return 0;
+	__sync_fetch_and_add(count, 1);
+	if (!bpf_map_update_elem(&reverse, cookie, fresh, BPF_NOEXIST))
+		return 1;
+	__sync_fetch_and_add(count, -1);
+	return 0;
+}
+
+/* Deleting takes a lock even if there is nothing: so it is looked for first. */
+static __always_inline void drop_reverse(const __u64 *cookie)
+{
+	__u32 *count;
+
+	if (!find_reverse(cookie) || bpf_map_delete_elem(&reverse, cookie))
+		return;
+	count = reverse_count(*cookie);
+	if (count)
+		__sync_fetch_and_add(count, -1);
+}
+
 /* Both 8-byte aligned: first in a struct that is, or at a multiple of 8 in it. */
 static __always_inline int same_address(const void *one, const void *other)
 {
@@ -103,7 +147,7 @@ static __always_inline __u32 remembered(const struct svc_request *req,
 	__u32 backend = 0;
 	int at = -1;
 
-	reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
+	reverse_of = find_reverse(&req->cookie);
 	if (!reverse_of)
 		return 0;
 	bpf_spin_lock(&reverse_of->lock);
@@ -163,14 +207,13 @@ static __always_inline int remember(const struct svc_request *req)
 {
 	struct svc_reverse *reverse_of, fresh = {};
 
-	reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
+	reverse_of = find_reverse(&req->cookie);
 	if (!reverse_of) {
 		int at = req->is_connect ? CONNECTION : nth(0);
 
 		fresh.next = !req->is_connect;
 		fill_entry(&fresh.entries[at], req);
-		if (!bpf_map_update_elem(&reverse, &req->cookie, &fresh,
-					 BPF_NOEXIST))
+		if (add_reverse(&req->cookie, &fresh))
 			return 1;
 		/* Full, or another thread of the same socket was faster. */
 		reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
@@ -189,7 +232,7 @@ static __always_inline void forget(const struct svc_request *req)
 {
 	struct svc_reverse *reverse_of;
 
-	reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
+	reverse_of = find_reverse(&req->cookie);
 	if (!reverse_of)
 		return;
 	bpf_spin_lock(&reverse_of->lock);
@@ -212,7 +255,7 @@ static __always_inline int is_own_connection(const struct svc_request *req,
 	struct svc_reverse_entry *entry;
 	int found;
 
-	reverse_of = bpf_map_lookup_elem(&reverse, &req->cookie);
+	reverse_of = find_reverse(&req->cookie);
 	if (!reverse_of)
 		return 0;
 	bpf_spin_lock(&reverse_of->lock);
@@ -246,7 +289,7 @@ static __always_inline int stands_for(__u64 cookie, int is_peer, void *address,
 	__u16 frontend_port = 0;
 	__u32 service = 0, lane = 0;
 
-	reverse_of = bpf_map_lookup_elem(&reverse, &cookie);
+	reverse_of = find_reverse(&cookie);
 	if (!reverse_of)
 		return 0;
 	bpf_spin_lock(&reverse_of->lock);

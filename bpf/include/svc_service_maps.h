@@ -11,6 +11,7 @@
 #define SVC_DEFAULT_FRONTENDS 16384
 #define SVC_DEFAULT_BACKENDS 65536
 #define SVC_DEFAULT_SOCKETS 262144
+#define SVC_REVERSE_COUNTS 262144 /* a power of two */
 
 #define SVC_HASH(map_name, key_type, value_type, size)                         \
 	struct {                                                               \
@@ -56,6 +57,12 @@ struct {
 
 /* No LRU: a full map refuses nobody and forgets nobody, it is counted. */
 SVC_HASH(reverse, __u64, struct svc_reverse, SVC_DEFAULT_SOCKETS);
+
+/* How many entries of `reverse` are of cookies with these low bits: may be too
+ * high, never too low. Cookies are given out in order, so the counts of sockets
+ * in use share few cache lines; a look-up in `reverse` that finds nothing costs
+ * a cache miss, and most sockets have nothing there. */
+SVC_ARRAY(reverse_counts, __u32, SVC_REVERSE_COUNTS);
 
 /* Programs never read these. */
 SVC_HASH(service_names, struct svc_service_name, __u32, SVC_DEFAULT_SERVICES);

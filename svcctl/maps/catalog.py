@@ -87,6 +87,7 @@ SERVICE_MAPS = {
     "node_addresses": MapShape(LPM_TRIE, 20, 4),
     "affinity": MapShape(LRU_HASH, 24, 16),
     "reverse": MapShape(HASH, 8, 200),
+    "reverse_counts": MapShape(ARRAY, 4, 4),
     "service_names": MapShape(HASH, 256, 4, enums.USAGE_SERVICES),
     "services": MapShape(HASH, 4, 368),
     "service_fronts": MapShape(HASH, 8, 24, enums.USAGE_SERVICE_FRONTS),
@@ -128,7 +129,7 @@ PROGRAM_READS = ("bindings", "exact", "ports", "sockets", "hints", "dispatch_sta
 
 SERVICE_READS = (
     "config", "frontends", "current", "blocks", "slots", "members", "backends", "service_stats",
-    "node_addresses", "affinity", "reverse", "drop_stats",
+    "node_addresses", "affinity", "reverse", "reverse_counts", "drop_stats",
 )  # fmt: skip
 """Maps that connect and sendmsg read; the other balancer programs read some of them."""
 
@@ -195,13 +196,13 @@ HALVES = (DISPATCHER, BALANCER)
 _READS = {
     "dispatch": PROGRAM_READS,
     **dict.fromkeys(REFUSING_HOOKS, SERVICE_READS),
-    "sock_release": ("reverse",),
+    "sock_release": ("reverse", "reverse_counts"),
 }
 
 
 def reads(shape: ProgramShape) -> tuple[str, ...]:
     """Maps whose ids the kernel's information on a program must list."""
-    return _READS.get(shape.name, ("current", "blocks", "reverse"))
+    return _READS.get(shape.name, ("current", "blocks", "reverse", "reverse_counts"))
 
 
 SHARED_MAPS = ("drop_stats",)

@@ -263,6 +263,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "node_addresses": (NODE_KEY, None),
     "affinity": (AFFINITY_KEY, AFFINITY),
     "reverse": (None, REVERSE),
+    "reverse_counts": (None, None),
     "service_names": (SERVICE_NAME, None),
     "services": (None, SERVICE),
     "service_fronts": (ITEM_KEY, SERVICE_FRONTEND),

@@ -3,8 +3,8 @@
 Each map is copied before the programs are swapped; what changed on the old map until the last of them was is
 brought after it. Between the first and the last link some programs read and write the old map and others the new
 one, for a few milliseconds. Every connection is served, and counts are exact, since a program adds them up. But a
-socket that is first used in that moment may be told its backend's address instead of the service's, a client may get two
-backends, and a socket that is closed in it may leave its entry behind, which `gc` removes. Where `reverse` and
+socket that is first used in that moment may be told its backend's address instead of the service's, a client may
+get two backends, and a socket that is closed in it may leave its entry behind, which `gc` removes. Where `reverse` and
 `affinity` stay as they are (without --max-sockets) nothing of that can happen.
 """
 

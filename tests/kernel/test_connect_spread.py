@@ -14,7 +14,7 @@ import pytest
 
 from svcctl.model.service import Service, ServiceFrontend
 from svcctl.model.service_edit import add_backends, add_service
-from svcctl.model.service_endpoint import parse_backend_spec, parse_frontend
+from svcctl.model.service_endpoint import BackendSpec, parse_backend_spec, parse_frontend
 from svcctl.state import services
 from svcctl.state.place import Place
 from svcctl.state.service_change import apply_change, plan_change
@@ -42,11 +42,11 @@ def chi_square(found: dict[int, int], weights: dict[int, int]) -> float:
         "somebody without weight was drawn"
     )
     expected = {key: draws_made * weight / total for key, weight in weights.items() if weight}
-    value = sum((found.get(key, 0) - share) ** 2 / share for key, share in expected.items())
+    value: float = sum((found.get(key, 0) - share) ** 2 / share for key, share in expected.items())
     freedom = len(expected) - 1
     if not freedom:
         return 0.0
-    return ((value / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+    return float(((value / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom)))
 
 
 def put(balanced: Balanced, weights: dict[int, int]) -> None:
@@ -159,7 +159,7 @@ def frontend(tag: int) -> str:
     return f"10.96.{tag // 16}.{tag % 16}:{80 + tag}/{'udp' if tag % 3 else 'tcp'}"
 
 
-def specs(tag: int, chosen: random.Random) -> list[object]:
+def specs(tag: int, chosen: random.Random) -> list[BackendSpec]:
     return [
         parse_backend_spec(f"10.{tag >> 8}.{tag & 255}.{n}:{chosen.randint(1, 65535)},weight={chosen.randint(1, 9)}")
         for n in range(chosen.randint(1, 4))
