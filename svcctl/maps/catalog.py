@@ -32,6 +32,10 @@ MAX_BACKENDS = 4_000_000
 MAX_SOCKETS = 16_000_000
 
 
+REVERSE_COUNTS = 262_144
+"""SVC_REVERSE_COUNTS of svc_service_maps.h: entries of `reverse_counts`; a cookie's is its rest by that."""
+
+
 class MapShape(Record):
     """Type and sizes in bytes of a map; `usage` its index in `usage`, or None."""
 

@@ -16,7 +16,7 @@ from svcctl.bpf.program import Program
 from svcctl.host import cgroup
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps import service_codec as codec
-from svcctl.maps.layouts import U32, Attachment, AttachmentKey
+from svcctl.maps.layouts import U32, U64, Attachment, AttachmentKey
 from svcctl.maps.service_layouts import (
     AFFINITY,
     AFFINITY_KEY,
@@ -30,6 +30,7 @@ from svcctl.maps.service_layouts import (
     MEMBER,
     MEMBER_KEY,
     NODE_KEY,
+    REVERSE,
     SERVICE,
     SERVICE_STATS,
     SLOT,
@@ -564,6 +565,13 @@ def address_of_nobody(setup: Setup) -> None:
     with writer() as state:
         key = NODE_KEY.pack(NodeKey(128, MAPPED + b"\xc0\x00\x02\x09"))
         state.map("node_addresses").update(key, U32.pack(enums.NODE_OWN))
+
+
+@case("balancer", "reverse_counts has 0 for slot")
+def socket_that_nobody_counts(setup: Setup) -> None:
+    """What a socket remembers is not looked for where nothing is counted."""
+    with writer() as state:
+        state.map("reverse").update(U64.pack(catalog.REVERSE_COUNTS + 77), bytes(REVERSE.size))
 
 
 # ids

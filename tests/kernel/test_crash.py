@@ -6,12 +6,13 @@ says that it repairs and leaves state without a fault, and the same command run 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
 import pytest
 
-from tests.lib import cli, inspect_state, scenarios, strace
+from tests.lib import cli, inspect_state, scenarios, service_scenarios, strace
 from tests.lib.forge import forge
 from tests.lib.scenarios import Answers, Scenario, Stage
 from tests.lib.strace import Point, Trace
@@ -66,7 +67,7 @@ class Attempt:
         else:
             assert point.name in strace.UNSTEADY, f"not {where}: {done.all}"
         got = self.traffic(where)
-        inspect_state.assert_owned()
+        inspect_state.assert_owned(one.cgroup)
         self.next_writer(where)
         if one.loaded == (True, True):
             self.clean(where)
@@ -107,19 +108,28 @@ class Attempt:
         assert len(attached) == 1, f"{where}: attached {attached}"
 
 
-@pytest.mark.parametrize("kind", scenarios.ALL, ids=[one.name for one in scenarios.ALL])
+ALL = (*scenarios.ALL, *service_scenarios.ALL)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=[one.name for one in ALL])
 def test_killed_at_every_system_call(
     kind: type[Scenario], world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With SVCCTL_CRASH=all literally every one; else those where something can be left behind."""
     started = time.monotonic()
-    with forge() as server, Traffic() as traffic, scratch() as directory:
+    with (
+        forge() as server,
+        Traffic() as traffic,
+        scratch() as directory,
+        contextlib.ExitStack() as stack,
+    ):
         server.setup = kind.setup
         attempt = Attempt(kind(Stage(server, traffic, directory)))
+        stack.callback(attempt.scenario.close)
         found = attempt.plan()
         points = found.points if EVERYTHING else found.changing
         if not EVERYTHING and not kind.default:
-            points = strace.chosen(points)
+            points = strace.chosen(points)[:: kind.skip]
         for number, point in enumerate(points):
             attempt.at(number, point)
         if CHECK and kind.loaded[0]:
@@ -181,7 +191,7 @@ def fail(attempt: Attempt, number: int, point: Point, error: str) -> bool:
     where = f"{error} at {point.name} {point.number}"
     done = strace.fail_at(attempt.forge, point, error, *one.command())
     got = attempt.traffic(where)
-    inspect_state.assert_owned()
+    inspect_state.assert_owned(one.cgroup)
     if done.code == 0:
         # libbpf asks for features by trying, and what is only nice to have may fail.
         assert got == one.new, f"{where}: {done.all}"

@@ -71,7 +71,7 @@ def _check_carried_over(before: dict[str, Any]) -> None:
     with writer() as state:
         meta = state.meta()
         assert meta.schema == layouts.SCHEMA
-        for name, shape in catalog.MAPS.items():
+        for name, shape in (catalog.STATE_MAPS | catalog.DISPATCH_MAPS).items():
             info = state.map(name).info
             assert (info.type, info.key_size, info.value_size) == (
                 shape.type,

@@ -126,6 +126,9 @@ def test_upgrades_under_connects(served: Balanced, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.quick
+@pytest.mark.covers(
+    "add_count: sk_lookup", "add_count: map array", "add_count: map hash", "add_count: helper map_lookup_elem"
+)
 def test_resized_under_connects(served: Balanced) -> None:
     """Every map is made anew while clients connect; counts are carried to the last one.
 
@@ -162,6 +165,7 @@ def test_what_is_remembered_is_carried(served: Balanced) -> None:
         back = served.farm.reply()
         assert other.recvfrom(64)[1] == (VIP, 54)
         assert cookie(connected) in served.reverse()
+        assert cookie(other) in served.reverse()
         before = served.reverse()
         for options in (("--max-sockets", 1000), ("--max-backends", 100), ("--max-services", 50)):
             svc("upgrade", *options)

@@ -280,11 +280,11 @@ def recorded_nothing(setup: Setup) -> None:
         state.map("programs").update(U32.pack(0), bytes(layouts.PROGRAM.size))
 
 
-@case("programs", "program 3 is recorded")
+@case("programs", "program 20 is recorded")
 def recorded_a_program_there_is_not(setup: Setup) -> None:
     with writer() as state:
         record = state.program_record(0)
-        state.map("programs").update(U32.pack(3), layouts.PROGRAM.pack(record))
+        state.map("programs").update(U32.pack(20), layouts.PROGRAM.pack(record))
 
 
 @case("programs", "attached and recorded is")

@@ -38,14 +38,38 @@ def pinned_programs() -> list[int]:
     return sorted(found)
 
 
-def assert_owned() -> None:
+def balancer_programs(path: str) -> dict[str, list[int]]:
+    """Ids of the programs attached to exactly this cgroup, by the balancer's hooks."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return {shape.name: sorted(query_programs(fd, shape.hook)) for shape in catalog.CONNECT}
+    finally:
+        os.close(fd)
+
+
+def pinned_balancers() -> dict[str, list[int]]:
+    """As `pinned_programs`, of the balancer's links that are alive."""
+    found: dict[str, list[int]] = {shape.name: [] for shape in catalog.CONNECT}
+    for name in directories():
+        for shape in catalog.CONNECT:
+            try:
+                with Link.open_pinned(f"{BPFFS}/{name}/{shape.link_pin}") as link:
+                    if link.info.cgroup_id:
+                        found[shape.name].append(link.info.program_id)
+            except BpfError as error:
+                if error.errno != 2:
+                    raise
+    return found
+
+
+def assert_owned(cgroup: str | None = None) -> None:
     """Everything attached is held by a pin. A link that lost its last holder goes a moment later."""
     for _ in range(200):
         attached, pinned = attached_programs(), pinned_programs()
-        if attached == pinned:
+        if attached == pinned and (cgroup is None or balancer_programs(cgroup) == pinned_balancers()):
             return
         time.sleep(0.01)
-    raise AssertionError(f"attached are {attached}, pinned {pinned}")
+    raise AssertionError(f"attached are {attached}, pinned {pinned}; {cgroup and balancer_programs(cgroup)}")
 
 
 def directories() -> list[str]:

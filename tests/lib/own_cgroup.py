@@ -17,12 +17,18 @@ _numbers = itertools.count()
 @contextlib.contextmanager
 def own_cgroup() -> Iterator[str]:
     """A cgroup that nobody else has; removed afterwards, whoever is still in it goes to the root."""
-    path = f"{cgroup.mount_point()}/svcctl-test-{os.getpid()}-{next(_numbers)}"
-    os.mkdir(path)
+    path = make()
     try:
         yield path
     finally:
         remove(path)
+
+
+def make() -> str:
+    """Make a cgroup that nobody else has."""
+    path = f"{cgroup.mount_point()}/svcctl-own-{os.getpid()}-{next(_numbers)}"
+    os.mkdir(path)
+    return path
 
 
 def remove(path: str) -> None:

@@ -61,6 +61,8 @@ class Scenario:
     free = False  # running it again needs no undoing
     loaded = (True, True)
     setup = ""  # Python run before the command, in its process
+    skip = 1  # of the seventh that is done each day, only each so many-th
+    cgroup: str | None = None  # where a balancer may be attached
     again = (0,)  # exit codes of the same command run once more
     questions: tuple[tuple[str, int, str], ...] = ()
     old: Answers = []
@@ -80,6 +82,9 @@ class Scenario:
 
     def undo(self) -> None:
         """Lead back to the state of `set_up` from that after a complete run."""
+
+    def close(self) -> None:
+        """Give back what `set_up` took, but for the state."""
 
     def answers(self) -> Answers:
         """Who answers each question now."""

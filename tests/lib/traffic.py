@@ -6,6 +6,7 @@ in its receiver's buffer.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -15,6 +16,7 @@ from types import TracebackType
 PATIENCE = 5 * float(os.environ.get("SVCCTL_SLOWNESS", "1"))
 """Seconds to wait for what should be there already."""
 
+NOBODY = "nobody"
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: close resets, and no port stays in TIME_WAIT."""
 
@@ -48,7 +50,10 @@ class Traffic:
         one.close()
 
     def ask(self, address: str, port: int, *, udp: bool = False) -> str | None:
-        """The name of the socket that gets a connection or datagram to an address; None: refused."""
+        """The name of the socket that gets a connection or datagram to an address.
+
+        None: refused; NOBODY: refused because a service has no backend.
+        """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as client:
             client.settimeout(PATIENCE)
@@ -61,6 +66,10 @@ class Traffic:
                 return self._taker(client, udp)
             except ConnectionRefusedError:
                 return None
+            except OSError as error:
+                if error.errno != errno.EHOSTUNREACH:
+                    raise
+                return NOBODY
 
     def _taker(self, client: socket.socket, udp: bool) -> str:
         """Which socket it is. At once as a rule; on a busy machine the last packet may be on its way still."""

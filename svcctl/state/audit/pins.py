@@ -191,6 +191,7 @@ def _sizes(writer: Writer) -> Iterator[Finding]:
             most, writer.map("backends").info.max_entries, writer.map("reverse").info.max_entries
         )
         yield from _too_small(writer, sizes, "--max-services", most + 1)
+        yield from _too_small(writer, {"reverse_counts": catalog.REVERSE_COUNTS}, "--max-services", 0)
 
 
 def _too_small(writer: Writer, sizes: dict[str, int], option: str, number: int) -> Iterator[Finding]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from svcctl.maps import layouts
-from svcctl.maps.layouts import U32
+from svcctl.bpf.constants import LOCK
+from svcctl.maps import catalog, layouts
+from svcctl.maps.layouts import U32, U64
 from svcctl.maps.service_layouts import AFFINITY_KEY, CONFIG, REVERSE, REVERSE_ENTRY, SERVICE_STATS
 from svcctl.state.audit.finding import Finding
 from svcctl.state.node_addresses import changes, refresh
@@ -139,4 +140,34 @@ def counters(view: View) -> Iterator[Finding]:
                 f"lane {lane}, which was never handed out, has counted {SERVICE_STATS.unpack(data).connections}"
                 " connections",
                 partial(stats.update, U32.pack(lane), bytes(size)),
+            )
+
+
+MARGIN = 16
+"""A count that is too high costs a look-up; programs may count while it is written."""
+
+
+def reverse_counts(view: View) -> Iterator[Finding]:
+    """balancer: `reverse_counts` is never lower than the entries it stands for, which would not be looked for.
+
+    Programs count before they add an entry, and after they took one away; so one that looks too low is looked at
+    again.
+    """
+    reverse, table = view.writer.map("reverse"), view.writer.map("reverse_counts")
+    sockets: dict[int, list[bytes]] = {}
+    for key, _ in reverse.items(LOCK):
+        sockets.setdefault(U64.unpack(key)[0] % catalog.REVERSE_COUNTS, []).append(key)
+    if not sockets:
+        return
+    counts = table.read_all()[1]
+    for slot, keys in sockets.items():
+        if U32.unpack_from(counts, 4 * slot)[0] >= len(keys):
+            continue
+        there = sum(reverse.lookup(key) is not None for key in keys)
+        count = U32.unpack(table.lookup(U32.pack(slot)) or bytes(4))[0]
+        if count < there and all(reverse.lookup(key) is not None for key in keys):
+            yield Finding(
+                "balancer",
+                f"reverse_counts has {count} for slot {slot}, in which are {there} sockets",
+                partial(table.update, U32.pack(slot), U32.pack(there + MARGIN)),
             )

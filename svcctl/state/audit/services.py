@@ -45,6 +45,7 @@ def find(writer: Writer, deep: bool) -> Iterator[Finding]:
     yield from _stray_items(view)
     yield from service_counts.usage(view)
     if deep:
+        yield from service_counts.reverse_counts(view)
         yield from service_counts.counters(view)
 
 
