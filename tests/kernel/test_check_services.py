@@ -105,6 +105,7 @@ class Lasting:
 
     def get(self) -> Setup:
         if self.spoilt:
+            remove_second_balancer(self._setup)
             svcctl("unload", "--yes")
             make_state(self._setup.cgroup)
             self.spoilt = False
@@ -737,6 +738,18 @@ def second_balancer(setup: Setup) -> None:
                 link.pin(f"{setup.world.bpffs}/elsewhere/link")
     finally:
         os.close(fd)
+
+
+def remove_second_balancer(setup: Setup) -> None:
+    """What `second_balancer` made, if it did."""
+    elsewhere = f"{setup.world.bpffs}/elsewhere"
+    if not os.path.isdir(elsewhere):
+        return
+    with Link.open_pinned(f"{elsewhere}/link") as link:
+        link.detach()
+    os.unlink(f"{elsewhere}/link")
+    os.rmdir(elsewhere)
+    os.rmdir(f"{setup.cgroup}/sub")
 
 
 def second_connect4(program: Program) -> Program:
