@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -106,6 +107,9 @@ class Lasting:
     def get(self) -> Setup:
         if self.spoilt:
             svcctl("unload", "--yes")
+            shutil.rmtree(f"{self._setup.world.bpffs}/elsewhere", ignore_errors=True)
+            if os.path.isdir(f"{self._setup.cgroup}/sub"):
+                remove(f"{self._setup.cgroup}/sub")
             make_state(self._setup.cgroup)
             self.spoilt = False
         return self._setup
