@@ -945,6 +945,15 @@ def test_the_cgroup_has_gone(setup: Setup) -> None:
         os.close(fd)
 
 
+def test_nothing_is_written_that_no_program_reads(setup: Setup) -> None:
+    CASES["a_map_swapped_for_another"].breaks(setup)
+    before = test_check.meta(setup)  # type: ignore[arg-type]
+    done = svcctl("service", "set", "web", "--affinity", "5")
+    assert done.code == 7
+    assert "is not one the loaded program" in done.err
+    assert test_check.meta(setup) == before  # type: ignore[arg-type]
+
+
 def test_a_lost_frontend_named_again(setup: Setup) -> None:
     """The advice works: what it says ends with a sound state."""
     CASES["lost_frontend_item"].breaks(setup)
