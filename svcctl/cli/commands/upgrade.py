@@ -67,6 +67,8 @@ def command(
     for program in done.programs:
         before = f"svcctl {done.old_version} program {program.old}"
         after = f"svcctl {done.new_version} program {program.new}"
+        if env.dry_run and done.changed:
+            after = f"svcctl {done.new_version}, a new program"  # its id is not known before it is loaded
         changes.append(
             Change(
                 CHANGED if done.changed else UNCHANGED,
