@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.errors import Conflict
-from svcctl.maps import enums
+from svcctl.maps import catalog, enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import (
@@ -258,7 +258,8 @@ def _check_room(state: State, change: Change) -> None:
 
 
 def apply_change(writer: Writer, change: Change) -> None:
-    """Carry a planned change out."""
+    """Carry a planned change out. Raises Incompatible where a pinned map is not the one that programs read."""
+    writer.check_maps(catalog.SERVICE_READS)
     have, want = change.have, change.want
     with writer.changing(**change.reserve):
         _add_usage(writer, {name: count for name, count in _deltas(change).items() if count > 0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -107,6 +108,9 @@ class Lasting:
         if self.spoilt:
             remove_second_balancer(self._setup)
             svcctl("unload", "--yes")
+            shutil.rmtree(f"{self._setup.world.bpffs}/elsewhere", ignore_errors=True)
+            if os.path.isdir(f"{self._setup.cgroup}/sub"):
+                remove(f"{self._setup.cgroup}/sub")
             make_state(self._setup.cgroup)
             self.spoilt = False
         return self._setup
@@ -952,6 +956,15 @@ def test_the_cgroup_has_gone(setup: Setup) -> None:
         assert len(query_programs(fd, CONNECT4.hook)) == 1
     finally:
         os.close(fd)
+
+
+def test_nothing_is_written_that_no_program_reads(setup: Setup) -> None:
+    CASES["a_map_swapped_for_another"].breaks(setup)
+    before = test_check.meta(setup)  # type: ignore[arg-type]
+    done = svcctl("service", "set", "web", "--affinity", "5")
+    assert done.code == 7
+    assert "is not one the loaded program" in done.err
+    assert test_check.meta(setup) == before  # type: ignore[arg-type]
 
 
 def test_a_lost_frontend_named_again(setup: Setup) -> None:

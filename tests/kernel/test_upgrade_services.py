@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,8 @@ from svcctl.bpf.program import Program
 from svcctl.maps import catalog
 from svcctl.maps.layouts import U64
 from svcctl.maps.service_layouts import REVERSE
-from svcctl.state import upgrade_maps
-from tests.lib import inspect_state
+from svcctl.state import services, upgrade_maps
+from tests.lib import inspect_state, older_services
 from tests.lib.balanced import SMALL, VIP, VIP6, Balanced, balanced, cookie
 from tests.lib.forge import forge
 from tests.lib.sockets import writer
@@ -316,3 +317,42 @@ def test_reverse_locks_are_not_copied(served: Balanced) -> None:
         svc("upgrade", "--max-sockets", 1000)
         with Map.open_pinned(f"{served.state_dir}/reverse", read_only=True) as opened:
             assert [REVERSE.unpack(data).lock for _, data in opened.items()] == [0]
+
+
+def test_from_an_older_layout(served: Balanced, tmp_path: Path) -> None:
+    """Fields by name, new ones zero; nobody who connects notices, and counts go on."""
+    svc("backend", "set", "web", "127.0.1.2:8080", "--weight", 7)
+    first = served.ask(VIP, 81)
+    before = {name: one._replace(base=0) for name, one in everything().items()}
+    start = counted(served)
+    older_services.make_older(older_services.build(tmp_path))
+    assert counted_by_older(served) == start
+    ran = svc("service", "delete", "web", code=7)
+    assert "svcctl upgrade" in ran.err
+    with forge() as server, Connects(served) as load:
+        server.ok("upgrade")
+    assert load.failed == []
+    assert {name: one._replace(base=0) for name, one in everything().items()} == before
+    connections, picks = counted(served)
+    assert (connections - start[0], picks - start[1]) == (load.count, load.count)
+    assert served.ask_often(3, VIP, 81) == {first: 3}
+    programs()
+    assert inspect_state.problems() == []
+    svc("check")
+    svc("backend", "set", "web", "127.0.1.2:8080", "--weight", 1)
+    assert inspect_state.problems() == []
+
+
+def everything() -> dict[str, services.Stored]:
+    with writer() as state:
+        return services.read_all(state)
+
+
+def counted_by_older(served: Balanced) -> tuple[int, int]:
+    """As `counted`, of the narrower values."""
+    with (
+        Map.open_pinned(f"{served.state_dir}/service_stats", read_only=True) as stats,
+        Map.open_pinned(f"{served.state_dir}/backends", read_only=True) as backends,
+    ):
+        connections = sum(U64.unpack_from(data, 0)[0] for _, data in stats.items())
+        return connections, sum(U64.unpack_from(data, 24)[0] for _, data in backends.items())

@@ -16,7 +16,6 @@ from svcctl.maps.service_layouts import (
     MEMBER_KEY,
     SLOT_KEY,
     BackendId,
-    BackendKey,
     MemberKey,
     SlotKey,
 )
@@ -88,8 +87,8 @@ def lost_backends(view: View) -> Iterator[Finding]:
     for number in sorted(view.referenced()):
         have, right = view.backends.get(number), view.address(number)
         assert right is not None
-        sound = right._replace(id=number, flags=0, node=0, pad=0)
-        if have is None or have != sound:
+        if have is None or (have.id, have.flags, have.node, have.pad) != (number, 0, 0, 0):
+            sound = right._replace(id=number, flags=0, node=0, pad=0)
             what = "is missing" if have is None else f"has other fields than its own: {have}"
             yield Finding(
                 "backends",
@@ -103,10 +102,12 @@ def references(view: View) -> Iterator[Finding]:
     index = view.writer.map("backend_ids")
     counts = view.referenced()
     for number in sorted(counts):
+        key = view.keys[number]
+        entry = view.index.get(key)
+        if entry is not None and (entry.id, entry.refs) == (number, counts[number]):
+            continue
         value = view.address(number)
         assert value is not None
-        key = BACKEND_KEY.pack(BackendKey(value.address, value.port))
-        entry = view.index.get(key)
         if entry is None:
             entry = BackendId(number, counts[number], b"", b"")
             yield Finding(
@@ -115,7 +116,7 @@ def references(view: View) -> Iterator[Finding]:
                 partial(index.update, key, BACKEND_ID.pack(entry)),
             )
         elif entry.id != number:
-            if counts.get(entry.id) and _has_key(view, entry.id, key):
+            if counts.get(entry.id) and view.keys.get(entry.id) == key:
                 yield Finding(
                     "backends",
                     f"backends {entry.id} and {number} are both {format_backend(as_backend(value))}",
@@ -140,15 +141,10 @@ def references(view: View) -> Iterator[Finding]:
         yield from _stray_backends(view, counts)
 
 
-def _has_key(view: View, number: int, key: bytes) -> bool:
-    value = view.address(number)
-    return value is not None and BACKEND_KEY.pack(BackendKey(value.address, value.port)) == key
-
-
 def _stray_backends(view: View, counts: dict[int, int]) -> Iterator[Finding]:
     """backends: none that no service has."""
     for key, entry in view.index.items():
-        if not counts.get(entry.id) or not _has_key(view, entry.id, key):
+        if not counts.get(entry.id) or view.keys.get(entry.id) != key:
             shown = format_backend(as_backend(_from_key(key)))
             yield Finding(
                 "backends",

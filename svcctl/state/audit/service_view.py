@@ -90,10 +90,12 @@ class View:
             if pair != (0, 0)
         }
         self.words: dict[bytes, bytes] = dict(writer.map("frontends").items())
-        self._addresses = {
-            one.id: BackendValue(*BACKEND_KEY.unpack(key)[:2], 0, 0, one.id, 0, 0)
-            for key, one in self.index.items()
-        } | self.backends
+        self.keys = {  # of what is in `backends`, and else of what leads to it
+            number: BACKEND_KEY.struct.pack(value.address, value.port, 0)
+            for number, value in self.backends.items()
+        }
+        for key, one in self.index.items():
+            self.keys.setdefault(one.id, key)
         self.values: dict[int, ServiceValue] = {
             U32.unpack(key)[0]: SERVICE.unpack(data) for key, data in writer.map("services").items()
         }
@@ -119,7 +121,11 @@ class View:
 
     def address(self, number: int) -> BackendValue | None:
         """The backend of an id, from `backends`, or where that has lost it from its index."""
-        return self._addresses.get(number)
+        found = self.backends.get(number)
+        if found is None and number in self.keys:
+            address, port, _ = BACKEND_KEY.struct.unpack(self.keys[number])
+            return BackendValue(address, port, 0, 0, number, 0, 0)
+        return found
 
     def _read(self, number: int, value: ServiceValue) -> Known:
         lost = []
