@@ -53,7 +53,7 @@ FRONTEND = {4: VIP, 6: VIP6}
     "sendmsg6: map hash", "sendmsg6: map lpm_trie", "sendmsg6: map lru_hash", "sendmsg6: map percpu_array",
     "sock_release: cgroup/sock_release", "sock_release: helper get_socket_cookie",
     "sock_release: helper map_delete_elem", "sock_release: helper map_lookup_elem",
-    "sock_release: map hash",
+    "sock_release: map array", "sock_release: map hash",
 )  # fmt: skip
 @pytest.mark.parametrize("family", [4, 6])
 def test_every_hook(balanced: Balanced, family: int) -> None:

@@ -42,7 +42,7 @@ from tests.lib.world import World, sh
 Socket = socket.socket
 
 
-SO_COOKIE = 57
+SO_COOKIE, SO_RCVBUFFORCE = 57, 33
 VIP, VIP6 = "10.96.0.10", "2001:db8:96::10"
 _numbers = itertools.count()
 _RESET = struct.pack("ii", 1, 0)
@@ -118,7 +118,7 @@ class Farm:
             if kind == "tcp":
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             else:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+                one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
             one.bind((address, port))
             if kind == "tcp":
                 one.listen(1024)
