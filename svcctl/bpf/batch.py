@@ -62,6 +62,7 @@ def write(
         elif errno == skip:
             position += 1
             skipped += 1
+            stalls = 0
         elif batched and n > 1 and errno in NOT_BATCHED:
             batched = False
         elif errno == ENOMEM and stalls < len(PAUSES):

@@ -110,7 +110,7 @@ class _Protocol(Word):
             return None
         from svcctl.model.binding import parse_protocol
 
-        return parse_protocol(text)
+        return parse_protocol(text, self.words)
 
 
 class _Prefix(_Type):

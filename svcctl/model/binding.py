@@ -17,6 +17,10 @@ from svcctl.model.label import check_label
 from svcctl.model.prefix import MAPPED, Prefix, format_prefix, mask_address, parse_prefix
 from svcctl.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 KEY = Struct("=IBBH16s")
 HEADER_BITS = 32
 """Bits of protocol, family and port in front of the address."""
@@ -88,11 +92,11 @@ def parse_port(text: str) -> int:
     raise BadValue("port", text, "expected 0-65535")
 
 
-def parse_protocol(text: str) -> int:
-    """`tcp` or `udp` to its number. Raises UsageProblem."""
+def parse_protocol(text: str, words: Sequence[str] = ("tcp", "udp")) -> int:
+    """`tcp` or `udp` to its number. Raises UsageProblem, which names `words`, all that may stand there."""
     protocol = PROTOCOL_NUMBERS.get(text)
     if protocol is None:
-        raise BadValue("protocol", text, "expected tcp or udp")
+        raise BadValue("protocol", text, f"expected {', '.join(words[:-1])} or {words[-1]}")
     return protocol
 
 

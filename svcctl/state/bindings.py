@@ -11,7 +11,7 @@ from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING
 
-from svcctl.errors import Conflict, NotFound
+from svcctl.errors import Conflict, Full, NotFound
 from svcctl.maps import layouts
 from svcctl.maps.layouts import U32, exact_check
 from svcctl.model.binding import Binding, format_binding, is_exact_key
@@ -153,6 +153,15 @@ def check_room(writer: Writer, plan: Plan) -> None:
             largest = writer.map(name).info.max_entries
             if usage.used + added > largest:
                 raise destinations.full(name, usage.used, largest, added)
+
+
+def has_room(writer: Writer, plan: Plan) -> bool:
+    """Whether a plan can be carried out step by step, with all additions before the first removal."""
+    try:
+        check_room(writer, plan)
+    except Full:
+        return False
+    return True
 
 
 def apply_plan(writer: Writer, plan: Plan) -> None:

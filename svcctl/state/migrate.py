@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Convert = Callable[[bytes], bytes]
 
-COUNTERS = ("dispatch_stats", "drop_stats", "service_stats")
+COUNTERS = ("dispatch_stats", "drop_stats")
 
 # struct bpf_sk_lookup: family, protocol, remote_ip4, local_ip4, local_port, ingress_ifindex; the rest is zero.
 _CONTEXT = Struct("=8x3I20xI16x2I4x")
@@ -81,7 +81,7 @@ def copy_content(name: str, old: Map, new: Map) -> None:
 
 def copy_entries(name: str, old: Map, new: Map, keys: bytes, values: bytes, count: int) -> None:
     """Copy entries that were read from `old` with `read_all`."""
-    convert_key, convert_value = _converters(name, old)
+    convert_key, convert_value = converters(name, old)
     if not count:
         return
     key_size, value_size = len(keys) // count, len(values) // count
@@ -118,7 +118,7 @@ class CounterCopy:
 
     def add_since(self) -> None:
         """Call when the new program runs. A count that both maps get in this very moment may be lost."""
-        _, convert = _converters(self.name, self.old)
+        _, convert = converters(self.name, self.old)
         keys, values, count = self.old.read_all()
         size = len(values) // count if count else 0
         for number in range(count):
@@ -147,7 +147,7 @@ def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> list[in
     User space reads cookies from a sockmap, never sockets. One that closes meanwhile leaves both maps.
     """
     with (
-        load_object("copy", {}, {"old_sockets": old, "new_sockets": new}) as loaded,
+        load_object("copy", {}, {"old_sockets": old, "new_sockets": new}, ("copy_sockets",)) as loaded,
         loaded.program("copy_sockets") as program,
     ):
         return [_failures(program, request) for request in requests]
@@ -155,16 +155,16 @@ def copy_sockets(old: Map, new: Map, requests: Iterable[CopyRequest]) -> list[in
 
 def _failures(program: Program, request: CopyRequest) -> int:
     """Copy one request; how many of its sockets could not be copied."""
-    if _copy(program, request):
+    if run_copy(program, request):
         return 0
     return sum(
-        not _copy(program, CopyRequest(request.source + slot, request.target + slot, 1))
+        not run_copy(program, CopyRequest(request.source + slot, request.target + slot, 1))
         for slot in range(request.slots)
     )
 
 
-def _copy(program: Program, request: CopyRequest) -> bool:
-    """Run bpf/copy.bpf.c, which says how a request is put into its context; False if a socket was not copied."""
+def run_copy(program: Program, request: CopyRequest) -> bool:
+    """Run a program of bpf/copy.bpf.c, which says how a request is put into its context; False if it failed."""
     context = _CONTEXT.pack(_AF_INET, _TCP, request.source, request.target, request.slots, 0)
     return program.test_run(ctx_in=context).retval == _SK_PASS
 
@@ -175,7 +175,7 @@ def all_slots(destination: int) -> CopyRequest:
     return CopyRequest(first, first, SOCKETS_PER_DESTINATION)
 
 
-def _converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:
+def converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:
     """Functions for key and value of one entry, None where the layout is the present one."""
     key_layout, value_layout = catalog.map_layouts(name)
     shape = catalog.MAPS[name]
@@ -191,7 +191,7 @@ def _converters(name: str, old: Map) -> tuple[Convert | None, Convert | None]:
 
 def value_converter(name: str, old: Map) -> Convert | None:
     """A function for values of a map of another layout, None where the layout is the present one."""
-    return _converters(name, old)[1]
+    return converters(name, old)[1]
 
 
 def _for_each_cpu(convert: Convert, old_size: int, new_size: int) -> Convert:

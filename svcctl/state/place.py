@@ -42,10 +42,21 @@ def parse_directory_name(name: str) -> int | None:
 
 def not_loaded(inode: int, bpffs: str) -> NotLoaded:
     """The error of every command that finds no state directory."""
+    left = _leftovers(bpffs)
     return NotLoaded(
         f"no state for network namespace {inode} under {bpffs}",
-        hint="run 'svcctl load', or name the namespace with --netns",
+        hint=f"{bpffs}/{left[0]} is left over from a load or unload that died: 'svcctl unload' removes it"
+        if left
+        else "run 'svcctl load', or name the namespace with --netns",
     )
+
+
+def _leftovers(bpffs: str) -> list[str]:
+    """Names of temporary directories, some of which may still be attached; none for who may not look."""
+    try:
+        return sorted(name for name in os.listdir(bpffs) if name.startswith(TEMPORARY))
+    except OSError:
+        return []
 
 
 def check_bpffs(path: str) -> None:

@@ -172,7 +172,7 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
         opened.close()
         raise Incompatible(
             f"pinned map {path}: {'; '.join(wrong)}",
-            hint="'svcctl upgrade' carries an older layout over; 'svcctl unload' clears what cannot be used",
+            hint="'svcctl upgrade' carries an older layout over; 'svcctl check --repair' mends a replaced pin",
         )
     return opened
 

@@ -52,8 +52,8 @@ FRONTEND = {4: VIP, 6: VIP6}
     "sendmsg6: helper spin_lock", "sendmsg6: helper spin_unlock", "sendmsg6: map array",
     "sendmsg6: map hash", "sendmsg6: map lpm_trie", "sendmsg6: map lru_hash", "sendmsg6: map percpu_array",
     "sock_release: cgroup/sock_release", "sock_release: helper get_socket_cookie",
-    "sock_release: helper map_delete_elem", "sock_release: helper map_lookup_elem",
-    "sock_release: map array", "sock_release: map hash",
+    "sock_release: map array", "sock_release: helper map_delete_elem", "sock_release: helper map_lookup_elem",
+    "sock_release: map hash",
 )  # fmt: skip
 @pytest.mark.parametrize("family", [4, 6])
 def test_every_hook(balanced: Balanced, family: int) -> None:
@@ -85,13 +85,19 @@ def test_every_hook(balanced: Balanced, family: int) -> None:
 
 
 @pytest.mark.quick
+@pytest.mark.covers(
+    "add_count: helper map_lookup_elem", "add_count: map array", "add_count: map hash", "add_count: sk_lookup",
+)  # fmt: skip
 def test_upgrade_under_connections(balanced: Balanced) -> None:
-    """Swapped with all its links; the service goes on."""
+    """Swapped with all its links, and with larger maps, whose counters go on; the service does too."""
     backend = balanced.farm.open("127.0.1.1", 8080)
     balanced.add("web", f"{VIP}:80/tcp", backends=[backend])
     assert balanced.ask(VIP, 80) == backend
     svc("upgrade", "--force")
     assert balanced.ask(VIP, 80) == backend
+    svc("upgrade", "--max-services", 100, "--max-backends", 200, "--max-sockets", 1000)
+    assert balanced.ask(VIP, 80) == backend
+    assert (balanced.stats("web").connections, balanced.picks(backend)) == (3, 3)
     assert "no problems" in svc("check").out
 
 

@@ -135,6 +135,16 @@ def test_the_other_order_of_arguments(loaded: World, server: Server, tmp_path: P
     assert members("web2") == [[opened.cookie]]
 
 
+def test_the_other_order_with_a_bare_file_name(
+    loaded: World, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = server.open("it")
+    (tmp_path / "it.pid").write_text(f"{server.pid}\n")
+    monkeypatch.chdir(tmp_path)
+    svc_process("register-pid", "web", "it.pid", "tcp", "127.0.0.1", opened.port)
+    assert members() == [[opened.cookie]]
+
+
 def test_a_number_is_a_label_too(loaded: World, server: Server) -> None:
     """Where both could be a pid the documented order holds."""
     opened = server.open("it")

@@ -85,10 +85,9 @@ def test_200_upgrades_under_load(served: Server, capsys: pytest.CaptureFixture[s
         asking("tcp", "127.1.0.1", 80) as web,
         asking("tcp", "127.3.0.1", 80) as group,
         asking("udp", "127.4.0.1", 53) as dns,
-        forge() as server,
     ):
         for _ in range(times):
-            server.ok("upgrade", "--force")
+            svc("upgrade", "--force")
             seen.add(_program())
         for one in (web, group, dns):
             one.wait_for(1)
@@ -102,7 +101,6 @@ def test_200_upgrades_under_load(served: Server, capsys: pytest.CaptureFixture[s
     assert inspect_state.problems() == []
 
 
-@pytest.mark.quick
 def test_from_a_program_that_differs(served: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object with other code, as another version would have: without the flag nothing is to be done twice."""
     objects = _other_objects(tmp_path)
@@ -334,7 +332,6 @@ def _swap_in_foreign(tmp_path: Path) -> int:
         return program.info.id
 
 
-@pytest.mark.quick
 def test_foreign_program_under_the_link(served: Server, tmp_path: Path) -> None:
     mine = _program()
     theirs = _swap_in_foreign(tmp_path)

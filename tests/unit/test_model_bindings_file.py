@@ -207,7 +207,8 @@ def test_bad_entry_is_named_by_index(entry: object, path: str, cause: str) -> No
         (
             '{"bindings": [{"label": "a", "prefix": "::", "port": 1,}]}',
             "$.bindings[0]",
-            "line 1, column 56: not JSON",
+            # The decoder of Python 3.13 points at the comma, earlier ones behind it.
+            f"line 1, column {55 if sys.version_info >= (3, 13) else 56}: not JSON",
         ),
         ("{'bindings': []}", "$", "line 1, column 2: expected a key"),
         ('{"bindings": [] /* none */}', "$", "line 1, column 17: expected ',' or '}'"),

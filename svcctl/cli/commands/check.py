@@ -38,9 +38,9 @@ def command(env: Env, repair: bool) -> int:
     except (UsageProblem, Trouble):
         raise
     except SvcctlError as error:
-        raise Trouble(f"check: {error.message}", hint=error.hint) from error
+        raise Trouble(error.message.removeprefix("check: "), hint=error.hint) from error
     except (BpfError, OSError) as error:
-        raise Trouble(f"check: {error}") from error
+        raise Trouble(str(error)) from error
     rows = _rows(report)
     env.emit_objects(
         "problems",

@@ -40,9 +40,10 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     from svcctl.cli.access import planning
     from svcctl.cli.input import read_input
     from svcctl.cli.progress import Progress
+    from svcctl.host.interrupts import Held
     from svcctl.model.bindings_file import read_bindings
     from svcctl.model.plan import plan as make_plan
-    from svcctl.state.bindings import apply_plan, limit_labels, read_labels
+    from svcctl.state.bindings import apply_plan, has_room, limit_labels, read_labels
     from svcctl.state.bulk import THRESHOLD, replace_all
 
     progress = Progress(env, "load-bindings")
@@ -59,13 +60,15 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
             have, mine = limit_labels(everything, want, labels) if labels else (everything, want)
             plan = make_plan(have, mine)
             if writer is not None:
-                if plan.changes > THRESHOLD:
+                # What fits in the end may not fit while old and new are there together: swapped in whole.
+                if plan.changes > THRESHOLD or not has_room(writer, plan):
                     if labels:
                         want = {key: label for key, label in everything.items() if label not in labels} | want
                     del everything, have, mine
                     replace_all(writer, want, progress.count)
                 else:
-                    apply_plan(writer, plan)
+                    with Held():  # at most THRESHOLD writes: all of them, even when Ctrl-C comes in between
+                        apply_plan(writer, plan)
     finally:
         progress.end()
         gc.enable()

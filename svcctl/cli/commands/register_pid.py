@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.cli.complete import complete_labels
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import ADDRESS, PORT, PROTOCOL, SECONDS, WORD
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     exits=(0, 2, 3, 4, 5, 6, 8, 9),
 )
 @argument("pid", WORD, "Process number, or a file that holds one.")
-@argument("label", WORD, "Label to register the socket under.")
+@argument("label", WORD, "Label to register the socket under.", shell_complete=complete_labels)
 @argument("protocol", PROTOCOL, "tcp or udp.")
 @argument("address", ADDRESS, "Address the process listens on, also by a wildcard.")
 @argument("port", PORT, "Port the process listens on.")
@@ -67,7 +68,7 @@ def command(
 
 def _in_order(first: str, second: str) -> tuple[str, str]:
     """(pid, label): the other order, which some documents show, is taken when only that can be meant."""
-    if not _is_pid(first) and _is_pid(second):
+    if "/" not in first and not _is_pid(first) and _is_pid(second):
         return second, first
     return first, second
 
@@ -75,4 +76,4 @@ def _in_order(first: str, second: str) -> tuple[str, str]:
 def _is_pid(text: str) -> bool:
     import os
 
-    return (text.isascii() and text.isdigit()) or ("/" in text and os.path.isfile(text))
+    return (text.isascii() and text.isdigit()) or os.path.isfile(text)

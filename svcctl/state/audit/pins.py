@@ -135,6 +135,15 @@ def _modes(writer: Writer, names: list[str], wanted: dict[str, int]) -> Iterator
     fault = _wrong(status, DIRECTORY_MODE, group)
     if fault:
         yield _mode_finding("the directory", writer.path, fault, DIRECTORY_MODE, group, status.st_uid == 0)
+    root = os.path.dirname(writer.path)
+    root_mode = stat.S_IMODE(os.stat(root).st_mode)
+    if group != 0 and root_mode & 0o022:
+        yield Finding(
+            "modes",
+            f"{root} has mode {root_mode:04o}: members of group {group} could pin maps there again and write them",
+            None,
+            f"chmod go-w {root}",
+        )
     genuine = salvage.held_maps(writer)
     for name in names:
         path = writer.pin(name)

@@ -1,0 +1,139 @@
+"""Carries over what the balancer's programs write themselves, while it moves from an old map to a new one.
+
+Each map is copied before the programs are swapped; what changed on the old map until the last of them was is
+brought after it. Between the first and the last link some programs read and write the old map and others the new
+one, for a few milliseconds. Every connection is served, and counts are exact, since a program adds them up. But a
+socket that is first used in that moment may be told its backend's address instead of the service's, a client may
+get two backends, and a socket that is closed in it may leave its entry behind, which `gc` removes. Where `reverse` and
+`affinity` stay as they are (without --max-sockets) nothing of that can happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from svcctl.bpf.constants import LOCK, NOEXIST
+from svcctl.bpf.errors import BpfError
+from svcctl.maps.layouts import U32
+from svcctl.maps.service_layouts import AFFINITY, BACKEND, SERVICE_STATS
+from svcctl.state import migrate
+from svcctl.state.programs import load_object
+
+if TYPE_CHECKING:
+    from svcctl.bpf.map import Map
+
+PICKS = 8
+"""The word that stands for a backend's picks in `add_count` of bpf/copy.bpf.c."""
+_WORDS = SERVICE_STATS.struct
+_MOST = (1 << 32) - 1
+
+
+class Carried:
+    """One map; `copy` once, then `add_since` shortly before the swap and after it."""
+
+    flags = 0
+
+    def __init__(self, name: str, old: Map, new: Map) -> None:
+        self.name, self.old, self.new = name, old, new
+        self.copied = self._read()
+
+    def _read(self) -> dict[bytes, bytes]:
+        """The old map as it is, in the present layout."""
+        key, value = migrate.converters(self.name, self.old)
+        return {
+            key(raw) if key else raw: value(data) if value else data
+            for raw, data in self.old.items(self.flags)
+        }
+
+    def copy(self) -> None:
+        """Put what was there when this was made into the new map."""
+        kept = [(key, value) for key, value in self.copied.items() if self._has_room(key)]
+        keys, values = b"".join(key for key, _ in kept), b"".join(value for _, value in kept)
+        self.new.update_many(keys, values, len(kept))
+
+    def add_since(self) -> None:
+        """Bring what changed on the old map since the last time."""
+        now = self._read()
+        self._bring(now)
+        self.copied = now
+
+    def _bring(self, now: dict[bytes, bytes]) -> None:
+        raise NotImplementedError
+
+    def _has_room(self, key: bytes) -> bool:
+        return True
+
+
+class Counts(Carried):
+    """`service_stats` and the picks in `backends`: a program adds, as the balancer's do."""
+
+    def _has_room(self, key: bytes) -> bool:
+        return self.name == "backends" or U32.unpack(key)[0] < self.new.info.max_entries
+
+    def _bring(self, now: dict[bytes, bytes]) -> None:
+        more: list[tuple[int, int, int]] = []
+        for key, data in now.items():
+            before = self.copied.get(key)
+            if before is None or data == before:
+                continue  # backends do not come while the lock is held
+            number = U32.unpack(key)[0]
+            if self.name == "backends":
+                more.append((number, PICKS, BACKEND.unpack(data).picks - BACKEND.unpack(before).picks))
+            else:
+                pairs = zip(_WORDS.unpack(data), _WORDS.unpack(before), strict=True)
+                more += [(number, word, new - old) for word, (new, old) in enumerate(pairs) if new > old]
+        if more:
+            # What was counted in the moment of the swap; kernels before 5.14 cannot run such a program by hand.
+            with contextlib.suppress(BpfError):
+                self._add(more)
+
+    def _add(self, more: list[tuple[int, int, int]]) -> None:
+        target = "new_backends" if self.name == "backends" else "new_stats"
+        with (
+            load_object("copy", {}, {target: self.new}, ("add_count",)) as loaded,
+            loaded.program("add_count") as program,
+        ):
+            for number, word, count in more:
+                migrate.run_copy(program, migrate.CopyRequest(number, min(max(count, 0), _MOST), word))
+
+
+class Clients(Carried):
+    """`affinity`: the later use of a client counts."""
+
+    def _bring(self, now: dict[bytes, bytes]) -> None:
+        """Clients that came or were served meanwhile, unless they were served by the new programs since."""
+        for key, data in now.items():
+            if data == self.copied.get(key):
+                continue
+            have = self.new.lookup(key)
+            if have is None or AFFINITY.unpack(have).used_ns < AFFINITY.unpack(data).used_ns:
+                self.new.update(key, data)
+
+
+class Sockets(Carried):
+    """`reverse`: entries go with their sockets."""
+
+    flags = LOCK
+
+    def _bring(self, now: dict[bytes, bytes]) -> None:
+        """Sockets that came; those that went are taken out. What the new programs wrote stays."""
+        for key, data in now.items():
+            before = self.copied.get(key)
+            try:
+                if before is None:
+                    self.new.update(key, data, NOEXIST)
+                elif data != before and self.new.lookup(key, LOCK) == before:
+                    self.new.update(key, data, LOCK)
+            except BpfError:
+                continue  # there already, or full: nobody is refused for that
+        for key in self.copied.keys() - now.keys():
+            self.new.delete(key)
+
+
+KINDS: dict[str, type[Carried]] = {
+    "service_stats": Counts,
+    "backends": Counts,
+    "affinity": Clients,
+    "reverse": Sockets,
+}
