@@ -22,10 +22,6 @@
 #define IPPROTO_UDP 17
 #define EHOSTUNREACH 113
 
-/* A function of its own: its stack is gone when it returns, and the verifier,
- * which tries every way through the loop, has a quarter of the work. */
-#define PART __attribute__((noinline))
-
 #define REFUSE 0
 #define PASS 1
 
@@ -89,7 +85,7 @@ static __always_inline int is_node_address(const __u8 *address)
 
 /* The frontend an address means to this socket; SVC_FOUND_BACKEND if there is
  * one. */
-static PART int find_target(struct bpf_sock_addr *ctx,
+static __always_inline int find_target(struct bpf_sock_addr *ctx,
 				       const struct svc_config *conf,
 				       const struct svc_request *req,
 				       struct svc_target *target)
@@ -158,7 +154,7 @@ static __always_inline void client_of(struct bpf_sock_addr *ctx,
 }
 
 /* One try at a backend. Counts and remembers nothing that is not final. */
-static PART int choose(struct bpf_sock_addr *ctx,
+static __always_inline int choose(struct bpf_sock_addr *ctx,
 				  const struct svc_config *conf,
 				  const struct svc_target *target,
 				  struct svc_request *req)
@@ -205,7 +201,7 @@ static PART int choose(struct bpf_sock_addr *ctx,
 }
 
 /* A backend was found: count what is a new connection, and remember it. */
-static PART void settle(const struct svc_request *req)
+static __always_inline void settle(const struct svc_request *req)
 {
 	struct svc_service_stats *stats = req->stats;
 
@@ -233,6 +229,25 @@ static __always_inline int refuse_unstable(const struct svc_target *target)
 	return SVC_FOUND_REFUSE;
 }
 
+/*
+ * Nothing of an earlier try is left, to the verifier's knowledge too: else it
+ * follows every way through each of the tries after every way through the one
+ * before. All of this is inlined, for kernels before 6.8: their verifier
+ * believes constants that a called function reads through a pointer to its
+ * caller's stack to be the same on every way, and removes what it has not seen
+ * used.
+ */
+static __always_inline void start_over(struct svc_request *req,
+				       struct svc_target *target)
+{
+	__builtin_memset(target, 0, sizeof(*target));
+	__builtin_memset(&req->pick, 0, sizeof(req->pick));
+	req->stats = 0;
+	req->service = 0;
+	req->chosen_by = BY_CHANCE;
+	asm volatile("" : : "r"(req), "r"(target) : "memory");
+}
+
 /* The whole decision; req->pick is set when it is SVC_FOUND_BACKEND. */
 static __always_inline int balance(struct bpf_sock_addr *ctx,
 				   struct svc_request *req)
@@ -250,6 +265,7 @@ static __always_inline int balance(struct bpf_sock_addr *ctx,
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < SVC_TRIES && found == SVC_FOUND_CHANGED; i++) {
+		start_over(req, &target);
 		found = find_target(ctx, conf, req, &target);
 		if (found == SVC_FOUND_BACKEND)
 			found = choose(ctx, conf, &target, req);

@@ -116,6 +116,20 @@ static __always_inline void fill_entry(struct svc_reverse_entry *entry,
 	entry->backend = req->pick.backend;
 }
 
+/* Word by word: there is no room for a copy on the stack. */
+static __always_inline void swap_entries(struct svc_reverse_entry *one,
+					 struct svc_reverse_entry *other)
+{
+	__u64 *first = (__u64 *)one, *second = (__u64 *)other;
+
+	for (unsigned int i = 0; i < sizeof(*one) / sizeof(*first); i++) {
+		__u64 kept = first[i];
+
+		first[i] = second[i];
+		second[i] = kept;
+	}
+}
+
 /* Makes an entry the one that counts among those with the same backend, by
  * changing places. The lock is held. */
 static __always_inline void used_last(struct svc_reverse *reverse_of, int at)
@@ -125,15 +139,11 @@ static __always_inline void used_last(struct svc_reverse *reverse_of, int at)
 
 	for (int n = 0; n < SVC_REVERSE_ENTRIES; n++) {
 		struct svc_reverse_entry *other = &reverse_of->entries[nth(n)];
-		struct svc_reverse_entry copy;
-
 		if (nth(n) == at)
 			return;
 		if (is_backend(other, mine->backend_address,
 			       mine->backend_port)) {
-			copy = *other;
-			*other = *mine;
-			*mine = copy;
+			swap_entries(other, mine);
 			return;
 		}
 	}

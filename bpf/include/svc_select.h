@@ -28,7 +28,7 @@ enum svc_chosen_by {
 struct svc_target {
 	__u32 lane;
 	__u32 flags; /* of the frontend */
-};
+} __attribute__((aligned(8)));
 
 struct svc_pick {
 	__u8 address[16];

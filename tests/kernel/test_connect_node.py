@@ -12,7 +12,7 @@ import pytest
 from svcctl.bpf.link import query_programs
 from svcctl.host.cgroup import open_cgroup
 from svcctl.maps import catalog
-from tests.lib.balanced import VIP, VIP6, Balanced, balanced, join, own_cgroup
+from tests.lib.balanced import REFUSED, VIP, VIP6, Balanced, balanced, join, own_cgroup
 from tests.lib.child import Child, child
 from tests.lib.svc import svc
 from tests.lib.world import World
@@ -169,7 +169,7 @@ def test_exclude_udp(balanced: Balanced) -> None:
         assert hooks(balanced.cgroup) == [one for one in everything if one not in catalog.UDP_HOOKS]
         assert balanced.error(VIP, 80, "udp") == errno.ENETUNREACH
         assert balanced.error(VIP, 81, "udp") == errno.ENETUNREACH
-        assert balanced.error(VIP, 81, "tcp") == errno.EHOSTUNREACH
+        assert balanced.error(VIP, 81, "tcp") == REFUSED
         with balanced.socket("udp") as one, pytest.raises(OSError) as failed:
             one.sendto(b"?", (VIP, 80))
         assert failed.value.errno == errno.ENETUNREACH

@@ -8,6 +8,7 @@ to, before connect(2) returns, and a datagram is in its receiver's buffer before
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import socket
@@ -17,9 +18,12 @@ from collections import Counter
 from collections.abc import Iterator
 from sys import byteorder
 
+import pytest
+
 from svcctl.bpf.map import Map
 from svcctl.errors import NotFound
 from svcctl.host import cgroup
+from svcctl.host.capability import kernel_release
 from svcctl.maps import enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32, U64
@@ -42,7 +46,9 @@ from tests.lib.world import World, sh
 Socket = socket.socket
 
 
-SO_COOKIE = 57
+SO_COOKIE, SO_RCVBUFFORCE, SO_NETNS_COOKIE = 57, 33, 71
+REFUSED = errno.EHOSTUNREACH if kernel_release() >= (6, 1) else errno.EPERM
+"""What a refusal is: exactly this. Before Linux 6.1 the hooks cannot say which."""
 VIP, VIP6 = "10.96.0.10", "2001:db8:96::10"
 _numbers = itertools.count()
 _RESET = struct.pack("ii", 1, 0)
@@ -118,7 +124,7 @@ class Farm:
             if kind == "tcp":
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             else:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+                one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
             one.bind((address, port))
             if kind == "tcp":
                 one.listen(1024)
@@ -300,6 +306,15 @@ def _place(address: bytes, port: int) -> str:
     family = codec.family_of(address)
     text = format_address(family, address)
     return f"{text}:{port}" if family == IPV4 else f"[{text}]:{port}"
+
+
+def needs_cookie(made: Balanced) -> None:
+    """Skip what needs a namespace's cookie: before Linux 5.14 only the initial one's sockets are told apart."""
+    with socket.socket() as one:
+        try:
+            one.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
+        except OSError:
+            pytest.skip(f"no SO_NETNS_COOKIE, and {made.state_dir} is not the initial namespace's")
 
 
 @contextlib.contextmanager
