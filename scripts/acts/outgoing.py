@@ -121,7 +121,9 @@ def _cgroup() -> Path:
             made = Path(left.split()[4], f"svcctl-demo-{os.getpid()}")
             made.mkdir()
             return made
-    subprocess.run(["mount", "-t", "cgroup2", "none", "/sys/fs/cgroup"], check=True)  # in this act's own mounts
+    subprocess.run(
+        ["mount", "-t", "cgroup2", "none", "/sys/fs/cgroup"], check=True
+    )  # in this act's own mounts
     return _cgroup()
 
 
