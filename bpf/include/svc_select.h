@@ -144,10 +144,11 @@ static __always_inline int is_affine(const struct svc_affinity *known,
 				     struct svc_pick *pick)
 {
 	__s64 idle = now - known->used_ns;
+	/* Once: another CPU may be giving the client another backend. */
+	__u32 backend = *(const volatile __u32 *)&known->backend;
 
 	return idle < (__s64)(seconds * 1000000000ULL) &&
-	       is_member(block->block, known->backend) &&
-	       read_backend(known->backend, pick);
+	       is_member(block->block, backend) && read_backend(backend, pick);
 }
 
 /*

@@ -12,7 +12,7 @@ import pytest
 from svcctl.bpf.link import query_programs
 from svcctl.host.cgroup import open_cgroup
 from svcctl.maps import catalog
-from tests.lib.balanced import REFUSED, VIP, VIP6, Balanced, balanced, join, own_cgroup
+from tests.lib.balanced import REFUSED, VIP, VIP6, Balanced, balanced, join, needs_cookie, own_cgroup
 from tests.lib.child import Child, child
 from tests.lib.svc import svc
 from tests.lib.world import World
@@ -54,6 +54,7 @@ def told(pod: Child, address: str, port: int, kind: str = "tcp") -> object:
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
 def test_node_port(balanced: Balanced, kind: str) -> None:
     """Every address of the node, loopback and the zero address; nobody else's address."""
+    needs_cookie(balanced)
     four, six = balanced.farm.open("127.0.1.1", 8080, kind), balanced.farm.open("::1", 8080, kind)
     balanced.world.sh(f"ip address add {NODE}/32 dev lo; ip address add 2001:db8::1/128 dev lo nodad")
     balanced.add("web", f"{VIP}:80/{kind}", f"[{VIP6}]:80/{kind}", backends=[four, six], node_port=30080)
@@ -79,6 +80,7 @@ def test_node_port(balanced: Balanced, kind: str) -> None:
 
 def test_more_specific_frontend_beats_the_node_port(balanced: Balanced) -> None:
     """A service on the node's own address and port is found first. T27."""
+    needs_cookie(balanced)
     a, b = balanced.farm.many(2)
     balanced.world.sh(f"ip address add {NODE}/32 dev lo")
     balanced.add("node", f"{VIP}:80/tcp", backends=[a], node_port=30080)
@@ -89,6 +91,7 @@ def test_more_specific_frontend_beats_the_node_port(balanced: Balanced) -> None:
 
 def test_node_port_with_datagrams(balanced: Balanced) -> None:
     """Control data without an address must not find the zero frontend."""
+    needs_cookie(balanced)
     backend = balanced.farm.open("127.0.1.1", 8080, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=[backend], node_port=30053)
     with balanced.socket("udp") as one:
@@ -99,6 +102,7 @@ def test_node_port_with_datagrams(balanced: Balanced) -> None:
 
 def test_loopback_frontend(balanced: Balanced) -> None:
     """hostPort on 127.0.0.1 alone: neither the node's other addresses, nor others of loopback."""
+    needs_cookie(balanced)
     backend = balanced.farm.open("127.0.1.1", 8080)
     balanced.world.sh(f"ip address add {NODE}/32 dev lo")
     balanced.add("lo", "127.0.0.1:8088/tcp", backends=[backend])
@@ -109,6 +113,7 @@ def test_loopback_frontend(balanced: Balanced) -> None:
 
 def test_another_namespace_has_its_own_loopback(balanced: Balanced, pod: Child) -> None:
     """Node ports, loopback and zero addresses serve the node's sockets only; a cluster address serves all."""
+    needs_cookie(balanced)
     on_node = balanced.farm.open(NODE, 8080, "tcp udp")
     local = balanced.farm.open("127.0.1.1", 8080, "tcp udp")
     balanced.add("web", f"{VIP}:80/tcp", f"{VIP}:80/udp", backends=[on_node], node_port=30080)
@@ -128,6 +133,7 @@ def test_another_namespace_has_its_own_loopback(balanced: Balanced, pod: Child) 
 
 def test_sockets_host(balanced: Balanced, pod: Child) -> None:
     """`--sockets host`: those of the state directory's namespace only, and back again. T28."""
+    needs_cookie(balanced)
     on_node = balanced.farm.open(NODE, 8080, "tcp udp")
     balanced.add("web", f"{VIP}:80/tcp", f"{VIP}:80/udp", backends=[on_node], block=True)
     balanced.add("empty", "10.96.0.99:80/tcp")
