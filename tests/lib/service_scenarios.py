@@ -20,7 +20,7 @@ KEPT = (("127.7.0.9", PLAIN, "tcp"),)
 class Services(Scenario):
     """A balancer on a cgroup that this process is in, and a service that stays as it is."""
 
-    skip = 2
+    skip = 3
     questions = ((VIP, PLAIN, "tcp"), *KEPT)
     old = ["plain", "web"]
     new = ["web", "web"]
