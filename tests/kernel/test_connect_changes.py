@@ -171,7 +171,6 @@ def test_upgrade_under_load(balanced: Balanced, server: Server) -> None:
     assert balanced.stats("web").connections >= found["a"]
 
 
-@pytest.mark.xfail(strict=False, reason="upgrade does not swap the balancer's programs yet")
 def test_upgrade_swaps_every_program(balanced: Balanced) -> None:
     before = programs(balanced)
     svc("upgrade", "--force")
@@ -192,7 +191,6 @@ def programs(balanced: Balanced) -> dict[str, int]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.xfail(strict=False, reason="upgrade does not resize the maps of services yet")
 def test_maps_grown_under_load(balanced: Balanced, server: Server) -> None:
     """Everything a connection needs is in the new maps before the programs that read them are."""
     server.open("a", address="127.0.2.1", port=8080)

@@ -46,7 +46,7 @@ def names(world: World) -> list[str]:
     return sorted(os.listdir(world.state_dir))
 
 
-@pytest.mark.parametrize("name", catalog.MAPS)
+@pytest.mark.parametrize("name", catalog.STATE_MAPS | catalog.DISPATCH_MAPS)
 def test_map_pin_deleted(serving: World, name: str) -> None:
     """Exit 7 and its path, or the command does not need it; a change needs all. Nothing is made in its place."""
     os.unlink(f"{serving.state_dir}/{name}")

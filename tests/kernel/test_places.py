@@ -132,13 +132,22 @@ def test_under_unshare_m(world: World, server: Server) -> None:
 
 
 def new_netns_with_inode(wanted: int, tries: int = 400) -> bool:
-    """Make `blue` again and again until it gets an inode; False when it did not happen."""
-    for _ in range(tries):
-        subprocess.run(["ip", "netns", "add", "blue"], check=True)
-        if inode("/run/netns/blue") == wanted:
-            return True
-        subprocess.run(["ip", "netns", "del", "blue"], check=True)
-    return False
+    """Make `blue` again and again until it gets an inode; False when it did not happen.
+
+    The kernel gives the lowest free number, so those that were made before are kept open until the end.
+    """
+    held: list[int] = []
+    try:
+        for _ in range(tries):
+            subprocess.run(["ip", "netns", "add", "blue"], check=True)
+            if inode("/run/netns/blue") == wanted:
+                return True
+            held.append(os.open("/run/netns/blue", os.O_RDONLY))
+            subprocess.run(["ip", "netns", "del", "blue"], check=True)
+        return False
+    finally:
+        for fd in held:
+            os.close(fd)
 
 
 def test_namespace_made_again_with_the_same_inode(named: World) -> None:
