@@ -71,7 +71,6 @@ def test_it_moves_when_its_backend_goes(balanced: Balanced, dns: list[str]) -> N
         assert one.getsockname()[1] == port
 
 
-@pytest.mark.quick
 def test_reconnect(balanced: Balanced, dns: list[str]) -> None:
     """connect to the same service again is the same flow; to somebody else, the old name is gone."""
     other = balanced.farm.open("127.0.2.1", 8080, "udp")
@@ -114,7 +113,6 @@ def test_datagrams_to_a_backend_as_itself(balanced: Balanced) -> None:
             assert answer(balanced, one) == (backend, address, port)
 
 
-@pytest.mark.quick
 def test_sendto_on_a_connected_socket(balanced: Balanced, dns: list[str]) -> None:
     """Only the peer's answers come in, so a datagram to the same frontend goes to the peer."""
     with balanced.client(VIP, 53, "udp") as one:
@@ -171,7 +169,6 @@ def test_two_services_with_one_backend(balanced: Balanced) -> None:
         assert answer(balanced, one) == (backend, VIP2, 53)
 
 
-@pytest.mark.quick
 def test_two_services_sharing_backends_stay_apart(balanced: Balanced) -> None:
     """Each of a socket's frontends keeps its own backend, however they take turns."""
     backends = balanced.farm.many(3, "udp")
@@ -211,7 +208,6 @@ def test_more_frontends_than_a_socket_remembers(balanced: Balanced) -> None:
     assert balanced.reverse() == {}
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("family", ["v4", "v6", "mapped"])
 def test_control_data_without_an_address(balanced: Balanced, family: str) -> None:
     """sendmsg on a connected socket with IP_TOS and no address runs the hook on nothing, or on the peer."""

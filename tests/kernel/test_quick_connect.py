@@ -12,6 +12,7 @@ from svcctl.maps import catalog
 from svcctl.state.balancer import SET_RETVAL, SOCK_ADDR
 from svcctl.state.programs import load_object
 from tests.lib.balanced import VIP, VIP6, Balanced, name
+from tests.lib.servers import SLOWNESS
 from tests.lib.svc import svc
 
 BACKEND = {4: "127.0.1.1", 6: "::1"}
@@ -55,13 +56,17 @@ FRONTEND = {4: VIP, 6: VIP6}
     "sock_release: map array", "sock_release: helper map_delete_elem", "sock_release: helper map_lookup_elem",
     "sock_release: map hash",
 )  # fmt: skip
-@pytest.mark.parametrize("family", [4, 6])
-def test_every_hook(balanced: Balanced, family: int) -> None:
-    """TCP and UDP through a service, connected and not, with affinity, refused, and on a node port."""
+def test_every_hook(balanced: Balanced) -> None:
+    """TCP and UDP through a service of each family, connected and not, with affinity, and refused."""
+    for family in (4, 6):  # not two tests: attaching takes most of the time in an emulated kernel
+        _every_hook(balanced, family)
+
+
+def _every_hook(balanced: Balanced, family: int) -> None:
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
     place = f"[{FRONTEND[family]}]" if family == 6 else FRONTEND[family]
     backend = balanced.farm.open(BACKEND[family], 8080, "tcp udp")
-    balanced.add("web", f"{place}:80/tcp", f"{place}:80/udp", backends=[backend], affinity=60)
+    balanced.add(f"web{family}", f"{place}:80/tcp", f"{place}:80/udp", backends=[backend], affinity=60)
     for _ in range(2):  # the second time by affinity
         with balanced.client(FRONTEND[family], 80, "tcp", kind) as one:
             assert name(one.getpeername()) == (FRONTEND[family], 80)
@@ -72,7 +77,7 @@ def test_every_hook(balanced: Balanced, family: int) -> None:
         data, source = one.recvfrom(64)
         assert (data.decode(), name(source)) == (backend, (FRONTEND[family], 80))
     assert balanced.reverse() == {}
-    svc("backend", "delete", "web", backend)
+    svc("backend", "delete", f"web{family}", backend)
     expected = errno.EHOSTUNREACH if probe.has_helper(SOCK_ADDR, SET_RETVAL, 10) else errno.EPERM
     assert balanced.error(FRONTEND[family], 80, "tcp", kind) == expected
     with balanced.socket("udp", kind) as one:
@@ -93,11 +98,13 @@ def test_upgrade_under_connections(balanced: Balanced) -> None:
     backend = balanced.farm.open("127.0.1.1", 8080)
     balanced.add("web", f"{VIP}:80/tcp", backends=[backend])
     assert balanced.ask(VIP, 80) == backend
-    svc("upgrade", "--force")
-    assert balanced.ask(VIP, 80) == backend
+    if SLOWNESS == 1:
+        svc("upgrade", "--force")
+        assert balanced.ask(VIP, 80) == backend
     svc("upgrade", "--max-services", 100, "--max-backends", 200, "--max-sockets", 1000)
     assert balanced.ask(VIP, 80) == backend
-    assert (balanced.stats("web").connections, balanced.picks(backend)) == (3, 3)
+    asked = 3 if SLOWNESS == 1 else 2
+    assert (balanced.stats("web").connections, balanced.picks(backend)) == (asked, asked)
     assert "no problems" in svc("check").out
 
 

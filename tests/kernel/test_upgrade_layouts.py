@@ -119,7 +119,9 @@ def _carry_over(kind: Older, tmp_path: Path) -> None:
 def test_maps_carry_their_types(used: Server) -> None:
     """Without them a later version cannot read this one's layouts; kernels refuse BTF for small reasons."""
     with writer() as state:
-        without = [name for name in (catalog.STATE_MAPS | catalog.DISPATCH_MAPS) if not state.map(name).info.btf_id]
+        without = [
+            name for name in (catalog.STATE_MAPS | catalog.DISPATCH_MAPS) if not state.map(name).info.btf_id
+        ]
     assert without == ["sockets"]  # the kernel takes none for a sockmap
 
 

@@ -109,7 +109,6 @@ def test_every_program_is_swapped(served: Balanced) -> None:
     assert programs() == after
 
 
-@pytest.mark.quick
 def test_upgrades_under_connects(served: Balanced, capsys: pytest.CaptureFixture[str]) -> None:
     """No connect fails, none is counted twice or forgotten: the maps stay, only the programs go."""
     start = counted(served)
@@ -126,7 +125,6 @@ def test_upgrades_under_connects(served: Balanced, capsys: pytest.CaptureFixture
         print(f"\n5 upgrades, {load.count} connects")
 
 
-@pytest.mark.quick
 @pytest.mark.covers(
     "add_count: sk_lookup", "add_count: map array", "add_count: map hash", "add_count: helper map_lookup_elem"
 )
