@@ -60,6 +60,12 @@ class Scenario:
     whole = False
     free = False  # running it again needs no undoing
     loaded = (True, True)
+    attached = (1, 1)  # programs at the hook, before and after
+    following: tuple[tuple[str, ...], ...] = (
+        ("bind", "spare", "tcp", "127.9.9.9", "9"),
+        ("unbind", "spare", "tcp", "127.9.9.9", "9"),
+    )
+    """The next writer, and others that undo what it does."""
     setup = ""  # Python run before the command, in its process
     skip = 1  # of the seventh that is done each day, only each so many-th
     cgroup: str | None = None  # where a balancer may be attached
@@ -337,6 +343,44 @@ class UpgradeResize(Upgrade):
         return ("upgrade", "--max-destinations", str(max_entries("destinations") + 1))
 
 
+class AttachNetns(Scenario):
+    """The dispatcher's maps, program and link, on state that has none yet."""
+
+    name = "attach-netns"
+    attached = (0, 1)
+    following = (("upgrade", "--force"),)
+    questions = (("127.1.0.1", PLAIN, "tcp"),)
+    old = new = ["plain"]
+
+    def set_up(self) -> None:
+        self.run("load", "--no-dispatcher")
+
+    def command(self) -> tuple[str, ...]:
+        return ("attach", "netns", *SMALL)
+
+    def undo(self) -> None:
+        self.run("unload", "--yes")
+        self.set_up()
+
+
+class DetachNetns(Scenario):
+    name = "detach-netns"
+    attached = (1, 0)
+    questions = (("127.1.0.1", PLAIN, "tcp"),)
+    old = ["web"]
+    new = ["plain"]
+
+    def set_up(self) -> None:
+        super().set_up()
+        self.run("bind", "web", "tcp", "127.1.0.1", str(PLAIN))
+
+    def command(self) -> tuple[str, ...]:
+        return ("detach", "netns")
+
+    def undo(self) -> None:
+        self.run("attach", "netns")
+
+
 class Unload(Upgrade):
     name = "unload"
     default = False
@@ -363,6 +407,8 @@ ALL: tuple[type[Scenario], ...] = (
     RegisterPid,
     RegisterPidFirst,
     Unregister,
+    AttachNetns,
+    DetachNetns,
     Upgrade,
     UpgradeResize,
     Unload,
