@@ -9,6 +9,8 @@ import pytest
 
 import svcctl
 from svcctl.bpf.object import Object
+from svcctl.maps import catalog
+from svcctl.state.balancer import program_name
 from tests.lib.world import World
 
 ORDER = "el" if sys.byteorder == "little" else "eb"
@@ -21,6 +23,9 @@ LOADED = [path for path in OBJECTS if path.name not in NEVER_LOADED]
 @pytest.mark.parametrize("path", LOADED, ids=lambda path: path.name)
 def test_object_loads(path: Path, world: World) -> None:
     with Object.open(str(path)) as built:
+        if path.name.startswith("connect."):
+            # Those that refuse exist twice: an older kernel has no bpf_set_retval for one of the two.
+            built.only_program(*(program_name(shape) for shape in catalog.CONNECT))
         built.load()
 
 
