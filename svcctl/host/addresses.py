@@ -26,11 +26,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 def local_addresses(netns: Netns) -> list[bytes]:
     """Every address of the namespace's interfaces, 16 bytes each, IPv4 v4-mapped, sorted. Raises OSError."""
-    if netns.is_own():
+    with netns.entered():
         kernel = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, _NETLINK_ROUTE)
-    else:
-        with netns.entered():
-            kernel = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, _NETLINK_ROUTE)
     try:
         body = _IFADDRMSG.pack(0, 0, 0, 0, 0)
         kernel.send(_HEADER.pack(_HEADER.size + len(body), _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + body)

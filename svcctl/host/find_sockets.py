@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MOST = 16  # the kernel reaches the other members of a SO_REUSEPORT group through any of these
 
-_MAPPED = bytes(10) + b"\xff\xff"
 _PROTOCOLS = {6: "tcp", 17: "udp"}
 _LONGEST_PAUSE = 0.2
 _MOST_IN_HINT = 8
@@ -43,7 +42,7 @@ class _Wanted(Record):
             return None
         if address == self.address:
             return 0
-        if address == _MAPPED + bytes(4):
+        if address == sock_diag.MAPPED + bytes(4):
             return 1
         if address == bytes(16):
             return 1 if self.family == 6 else 2
@@ -153,8 +152,7 @@ def _listed(target: Target, wanted: _Wanted) -> dict[int, tuple[int, int]] | Non
         )
     ranks = {}
     for entry in listed:
-        address = _MAPPED + entry.address if entry.family == 4 else entry.address
-        rank = wanted.rank(entry.family, address, bool(entry.v6only))
+        rank = wanted.rank(entry.family, entry.mapped_address, bool(entry.v6only))
         if rank is not None and entry.inode:
             ranks[entry.inode] = rank, entry.cookie
     return ranks
@@ -251,6 +249,6 @@ def _descendant_with_it(target: Target, wanted: _Wanted) -> int | None:
 
 
 def _endpoint(address: bytes, port: int) -> str:
-    if address.startswith(_MAPPED):
+    if address.startswith(sock_diag.MAPPED):
         return f"{inet_ntop(AF_INET, address[12:])}:{port}"
     return f"[{inet_ntop(AF_INET6, address)}]:{port}"

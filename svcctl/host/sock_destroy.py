@@ -27,7 +27,6 @@ TCP, UDP = 6, 17
 _TCP_CONNECTED = sum(1 << state for state in (1, 2, 3, 4, 5, 8, 9, 11))
 _TIME_WAIT = 1 << 6
 _UDP_CONNECTED = 1 << sock_diag.ESTABLISHED
-_MAPPED = bytes(10) + b"\xff\xff"
 
 _SOCK_DIAG_BY_FAMILY, _SOCK_DESTROY = 20, 21
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
@@ -83,7 +82,7 @@ class Diag:
         Time-wait and listening sockets, and UDP sockets without a peer, are none of them. The kernel filters.
         """
         states = _TCP_CONNECTED if protocol == TCP else _UDP_CONNECTED
-        if address.startswith(_MAPPED):
+        if address.startswith(sock_diag.MAPPED):
             code = _destination(AF_INET, address[12:], port)
             # In a filter AF_INET also matches the v4-mapped peer of an IPv6 socket.
             return self._dump(AF_INET, protocol, states, code) + self._dump(AF_INET6, protocol, states, code)

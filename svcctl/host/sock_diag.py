@@ -27,6 +27,7 @@ _NLM_F_REQUEST_DUMP = 0x301
 _NLM_F_DUMP_INTR = 0x10
 _INET_DIAG_SKV6ONLY = 11
 _RETRIES = 2
+MAPPED = bytes(10) + b"\xff\xff"
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port id
 _REQUEST = struct.Struct("=BBBxI2s46x")  # struct inet_diag_req_v2; the id is empty but for the source port
@@ -52,6 +53,11 @@ class DiagSocket(Record):
     uid: int
     v6only: bool | None
     ifindex: int
+
+    @property
+    def mapped_address(self) -> bytes:
+        """`address` as the maps and svcctl.model have it: 16 bytes, IPv4 v4-mapped."""
+        return self.address if len(self.address) == 16 else MAPPED + self.address
 
 
 def dump(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sys import byteorder as _ORDER
 from typing import TYPE_CHECKING
 
 from svcctl.maps import enums
-from svcctl.maps.layouts import CHECK_FACTORS, text
+from svcctl.maps.layouts import exact_check, text
 from svcctl.maps.service_layouts import (
     BACKEND_KEY,
     FRONTEND,
@@ -50,9 +49,7 @@ def blocked_key(address: bytes) -> bytes:
 
 def frontend_check(key: bytes) -> int:
     """The digest of a 20-byte `frontends` key that its word carries: 24 bits."""
-    words = [int.from_bytes(key[at : at + 4], _ORDER) for at in range(0, 20, 4)]
-    digest = sum(word * factor for word, factor in zip(words, CHECK_FACTORS, strict=True)) & 0xFFFFFFFF
-    return digest >> FRONTEND_CHECK_SHIFT
+    return exact_check(key) >> FRONTEND_CHECK_SHIFT
 
 
 def frontend_word(key: bytes, lane: int, flags: int) -> bytes:

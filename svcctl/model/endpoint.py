@@ -7,7 +7,7 @@ from typing import NamedTuple
 from svcctl.model.bad_value import BadValue
 from svcctl.model.binding import parse_port, parse_protocol
 from svcctl.model.constants import IPV6, PROTOCOL_NAMES
-from svcctl.model.prefix import format_address, parse_address
+from svcctl.model.prefix import format_host_port, parse_address
 
 EXPECTED = "expected ADDRESS:PORT/PROTOCOL, as in 192.0.2.1:443/tcp or [2001:db8::1]:53/udp"
 
@@ -43,9 +43,3 @@ def parse_endpoint(text: str) -> Endpoint:
     if not number:
         raise BadValue("endpoint", text, "port 0 stands for all ports in bindings; nothing is sent to it")
     return Endpoint(family, address, number, parse_protocol(protocol))
-
-
-def format_host_port(family: int, address: bytes, port: int) -> str:
-    """`127.0.0.1:80`, `[::1]:80`"""
-    host = format_address(family, address)
-    return f"[{host}]:{port}" if family == IPV6 else f"{host}:{port}"

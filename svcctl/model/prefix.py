@@ -97,6 +97,12 @@ def format_address(family: int, address: bytes) -> str:
     return inet_ntop(AF_INET6, address)
 
 
+def format_host_port(family: int, address: bytes, port: int) -> str:
+    """`127.0.0.1:80`, `[::1]:80`"""
+    host = format_address(family, address)
+    return f"{host}:{port}" if family == IPV4 else f"[{host}]:{port}"
+
+
 def format_prefix(family: int, address: bytes, length: int) -> str:
     """Text that `parse_prefix` reads back; hosts carry their /32 or /128 too."""
     return f"{format_address(family, address)}/{length}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from svcctl.model.bad_value import BadValue, show
 from svcctl.model.constants import IPV4, IPV6, PROTOCOL_NAMES, PROTOCOL_NUMBERS
-from svcctl.model.prefix import MAPPED, format_address
+from svcctl.model.prefix import MAPPED, format_host_port
 
 TYPE_CHECKING = False
 
@@ -153,12 +153,12 @@ def parse_kind(text: str) -> int:
 def format_frontend(frontend: Frontend) -> str:
     """Text that `parse_frontend` reads back."""
     family, address, port, protocol = frontend
-    return f"{format_place(family, address, port)}/{PROTOCOL_NAMES[protocol]}"
+    return f"{format_host_port(family, address, port)}/{PROTOCOL_NAMES[protocol]}"
 
 
 def format_backend(backend: Backend) -> str:
     """Text that `parse_backend` reads back."""
-    return format_place(*backend)
+    return format_host_port(*backend)
 
 
 def format_backend_spec(spec: BackendSpec) -> str:
@@ -171,12 +171,6 @@ def format_backend_spec(spec: BackendSpec) -> str:
     if spec.local is not None:
         text += ",local" if spec.local else ",local=no"
     return text
-
-
-def format_place(family: int, address: bytes, port: int) -> str:
-    """`10.0.0.1:80` or `[2001:db8::1]:53`."""
-    host = format_address(family, address)
-    return f"{host}:{port}" if family == IPV4 else f"[{host}]:{port}"
 
 
 def is_zero(family: int, address: bytes) -> bool:
@@ -227,7 +221,7 @@ def _parse_place(what: str, text: str, place: str) -> tuple[int, bytes, int]:
             raise BadValue(what, text, "is a multicast or broadcast address")
         return IPV4, MAPPED + packed, port
     if packed[:12] == MAPPED:
-        hint = f"write {text.replace(place, format_place(IPV4, packed, port), 1)}"
+        hint = f"write {text.replace(place, format_host_port(IPV4, packed, port), 1)}"
         raise BadValue(what, text, "is an IPv4 address written as IPv6 (v4-mapped)", hint=hint)
     if packed[0] == 0xFF:
         raise BadValue(what, text, "is a multicast address")

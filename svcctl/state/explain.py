@@ -9,12 +9,10 @@ from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, U64, DispatchStats
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.explain import Explanation
 from svcctl.model.explain import explain as explain_bindings
-from svcctl.model.prefix import MAPPED
 from svcctl.state import attach, counters, destinations, foreign
 from svcctl.state.bindings import lookup_destination
 
 if TYPE_CHECKING:
-    from svcctl.host.netns import Netns
     from svcctl.host.sock_diag import DiagSocket
     from svcctl.model.destination import Destination
     from svcctl.model.endpoint import Endpoint
@@ -120,13 +118,9 @@ def read_members(state: State, number: int, family: int, protocol: int) -> list[
 def _listed(state: State, protocol: int) -> dict[int, DiagSocket] | None:
     """Sockets that listen (TCP), or are not connected (UDP), by cookie; None without sock_diag."""
     try:
-        return {one.cookie: one for one in sock_diag.listeners(protocol, netns=_netns(state))}
+        return {one.cookie: one for one in sock_diag.listeners(protocol, netns=state.netns)}
     except OSError:
         return None
-
-
-def _netns(state: State) -> Netns | None:
-    return None if state.netns.is_own() else state.netns
 
 
 def _fault(listed: dict[int, DiagSocket] | None, cookie: int, family: int) -> str | None:
@@ -161,7 +155,7 @@ def ordinary_listeners(state: State, endpoint: Endpoint) -> list[DiagSocket]:
     It looks for the address before the wildcard, and prefers sockets of the packet's family to dual-stack ones.
     """
     try:
-        found = sock_diag.listeners(endpoint.protocol, endpoint.port, netns=_netns(state))
+        found = sock_diag.listeners(endpoint.protocol, endpoint.port, netns=state.netns)
     except OSError:
         return []
     fitting = [(score, one) for one in found if (score := _score(endpoint, one)) is not None]
@@ -173,19 +167,18 @@ def _score(endpoint: Endpoint, one: DiagSocket) -> tuple[bool, bool, bool] | Non
     family, address = endpoint.family, endpoint.address
     if one.port != endpoint.port:
         return None
-    bound = one.address if len(one.address) == 16 else MAPPED + one.address
     if not any(one.address):
         if one.family != family and (family == IPV6 or one.family == IPV4 or one.v6only):
             return None
         return False, one.ifindex != 0, one.family == family
-    if bound != address:
+    if one.mapped_address != address:
         return None
     return True, one.ifindex != 0, one.family == family
 
 
 def _is_local(state: State, family: int, address: bytes) -> bool | None:
     try:
-        return route.is_local(family, address[12:] if family == IPV4 else address, netns=_netns(state))
+        return route.is_local(family, address[12:] if family == IPV4 else address, netns=state.netns)
     except OSError:
         return None
 

@@ -26,7 +26,8 @@ from svcctl.maps.service_layouts import (
     SlotKey,
 )
 from svcctl.model.alias import shares
-from svcctl.model.service_endpoint import Backend, Frontend, format_backend, format_frontend, format_place
+from svcctl.model.prefix import format_host_port
+from svcctl.model.service_endpoint import Backend, Frontend, format_backend, format_frontend
 from svcctl.record import Record
 from svcctl.state.services import as_backend, need_services
 
@@ -75,7 +76,7 @@ class Route(Record):
         """The frontend as text; all other ports of a blocked address: `10.96.0.1:*`."""
         if self.frontend.port:
             return format_frontend(self.frontend)
-        return format_place(self.frontend.family, self.frontend.address, 0)[:-1] + "*"
+        return format_host_port(self.frontend.family, self.frontend.address, 0)[:-1] + "*"
 
 
 class Reader:

@@ -28,8 +28,8 @@ from svcctl.maps.service_layouts import (
     ReverseEntry,
     ServiceValue,
 )
-from svcctl.model.prefix import format_address
-from svcctl.model.service_endpoint import format_backend, format_place
+from svcctl.model.prefix import format_address, format_host_port
+from svcctl.model.service_endpoint import format_backend
 from svcctl.record import Record
 from svcctl.state.services import as_backend, need_services, read_backend
 
@@ -193,8 +193,10 @@ def _stand(names: Names, cookie: int, entry: ReverseEntry) -> Stand:
     live = any(owner == entry.service for _, owner in names.blocks(entry.lane))
     return Stand(
         cookie,
-        format_place(codec.family_of(entry.frontend_address), entry.frontend_address, entry.frontend_port),
-        format_place(codec.family_of(entry.backend_address), entry.backend_address, entry.backend_port),
+        format_host_port(
+            codec.family_of(entry.frontend_address), entry.frontend_address, entry.frontend_port
+        ),
+        format_host_port(codec.family_of(entry.backend_address), entry.backend_address, entry.backend_port),
         names.service_name(entry.service),
         LIVE if live else STALE,
     )

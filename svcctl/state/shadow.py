@@ -9,7 +9,7 @@ from svcctl.host.sock_diag import listeners
 from svcctl.host.ssh import ssh_connection
 from svcctl.model.binding import format_binding
 from svcctl.model.constants import PROTOCOL_NAMES, TCP, UDP
-from svcctl.model.prefix import covers, format_address, parse_address
+from svcctl.model.prefix import MAPPED, covers, format_address, parse_address
 from svcctl.state import destinations
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 NAMED = 3
 """How many shadowed listeners are named one by one."""
-MAPPED = bytes(10) + b"\xff\xff"
 
 
 def guard_ssh(binding: Binding) -> None:
@@ -46,9 +45,7 @@ def guard_ssh(binding: Binding) -> None:
 def warn_shadowed(state: State, binding: Binding, warn: Callable[[str], None]) -> None:
     """Name the listeners that no longer get what the binding takes, except the label's own sockets."""
     try:
-        found = listeners(
-            binding.protocol, binding.port or None, netns=None if state.netns.is_own() else state.netns
-        )
+        found = listeners(binding.protocol, binding.port or None, netns=state.netns)
     except OSError:
         return  # no sock_diag: a warning less
     hit = [one for one in found if _shadows(binding, one)]
@@ -57,8 +54,7 @@ def warn_shadowed(state: State, binding: Binding, warn: Callable[[str], None]) -
     own = _own_cookies(state, binding)
     hit = [one for one in hit if one.cookie not in own]
     for one in hit[:NAMED]:
-        address = one.address if len(one.address) == 16 else MAPPED + one.address
-        shown = format_address(one.family, address)
+        shown = format_address(one.family, one.mapped_address)
         warn(
             f"shadows the listener on {shown} port {one.port}/{PROTOCOL_NAMES[one.protocol]} (uid {one.uid})"
         )
@@ -80,7 +76,7 @@ def _shadows(binding: Binding, listener: DiagSocket) -> bool:
     if binding.protocol == UDP and binding.port == 0 and not any(listener.address):
         return False  # an unbound client's port: every resolver would be listed
     if any(listener.address):
-        address = listener.address if len(listener.address) == 16 else MAPPED + listener.address
+        address = listener.mapped_address
         return (4 if address.startswith(MAPPED) else 6) == binding.family and covers(
             binding.prefix, binding.family, address
         )

@@ -14,7 +14,7 @@ from svcctl.host import sock_diag
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, U64
 from svcctl.model.constants import PROTOCOL_NAMES
 from svcctl.model.destination import Destination, DestinationKey
-from svcctl.model.prefix import format_address
+from svcctl.model.prefix import MAPPED, format_address
 from svcctl.record import Record
 from svcctl.state import destinations
 from svcctl.state.writer import check_map_ids
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from svcctl.host.socket_info import SocketInfo
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
-
-MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Offer(Record):
@@ -117,17 +115,10 @@ def _plan_one(state: State, key: DestinationKey, offered: dict[int, Offer]) -> R
 def _group_cookies(state: State, info: SocketInfo) -> set[int]:
     """Cookies of all sockets bound to the same address and port: the group, whatever process they are in."""
     try:
-        listed = sock_diag.listeners(
-            info.protocol, info.port, netns=None if state.netns.is_own() else state.netns
-        )
+        listed = sock_diag.listeners(info.protocol, info.port, netns=state.netns)
     except OSError:
         return set()
-    return {
-        one.cookie
-        for one in listed
-        if one.family == info.family
-        and (one.address if len(one.address) == 16 else MAPPED + one.address) == info.address
-    }
+    return {one.cookie for one in listed if one.family == info.family and one.mapped_address == info.address}
 
 
 def apply_register(writer: Writer, plans: list[Registration]) -> None:

@@ -99,14 +99,11 @@ def _listener(one: DiagSocket) -> dict[str, Any]:
 
 
 def _where(one: DiagSocket) -> str:
-    from svcctl.model.endpoint import format_host_port
-    from svcctl.model.prefix import MAPPED
+    from svcctl.model.prefix import MAPPED, format_host_port
 
     if one.family == 6 and one.address.startswith(MAPPED):
         return format_host_port(4, one.address, one.port)
-    return format_host_port(
-        one.family, one.address if len(one.address) == 16 else MAPPED + one.address, one.port
-    )
+    return format_host_port(one.family, one.mapped_address, one.port)
 
 
 def _lines(found: Explained, service: ExplainedService | None, source: Prefix | None) -> Iterator[str]:

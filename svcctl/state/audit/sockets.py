@@ -81,12 +81,13 @@ def _unfit(writer: Writer, known: dict[int, Destination]) -> Iterator[Finding]:
 
 def by_cookie(writer: Writer) -> dict[int, DiagSocket]:
     """The namespace's TCP and UDP sockets; none where the kernel has no sock_diag."""
-    netns = None if writer.netns.is_own() else writer.netns
     found = {}
     for family in (IPV4, IPV6):
         for protocol in (TCP, UDP):
             try:
-                found.update({one.cookie: one for one in dump(family, protocol, ANY_STATE, netns=netns)})
+                found.update(
+                    {one.cookie: one for one in dump(family, protocol, ANY_STATE, netns=writer.netns)}
+                )
             except OSError:
                 continue
     return found
