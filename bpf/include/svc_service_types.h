@@ -208,8 +208,10 @@ struct svc_service {
 	__u64 changed_ns;
 	__u32 ranges;
 	__u32 base; /* a change writes its items elsewhere, then this value */
+	__u32 health_port; /* answers whether this node has ready backends; 0: none */
+	__u32 local_ready; /* how many it has */
 };
-_Static_assert(sizeof(struct svc_service) == 368, "svc_service");
+_Static_assert(sizeof(struct svc_service) == 376, "svc_service");
 
 struct svc_service_item_key {
 	__u32 service;
@@ -241,6 +243,8 @@ enum svc_member_state {
 
 enum svc_member_flag {
 	SVC_MEMBER_LOCAL = 1, /* on this node */
+	SVC_MEMBER_NOT_CLUSTER = 2, /* not in the cluster set, though active */
+	SVC_MEMBER_NOT_LOCAL = 4, /* not in the local set, though active and local */
 };
 
 struct svc_service_member {

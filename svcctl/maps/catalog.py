@@ -93,7 +93,7 @@ SERVICE_MAPS = {
     "reverse": MapShape(HASH, 8, 200),
     "reverse_counts": MapShape(ARRAY, 4, 4),
     "service_names": MapShape(HASH, 256, 4, enums.USAGE_SERVICES),
-    "services": MapShape(HASH, 4, 368),
+    "services": MapShape(HASH, 4, 376),
     "service_fronts": MapShape(HASH, 8, 24, enums.USAGE_SERVICE_FRONTS),
     "service_members": MapShape(HASH, 8, 32, enums.USAGE_SERVICE_MEMBERS),
     "backend_ids": MapShape(HASH, 20, 104),

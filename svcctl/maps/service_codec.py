@@ -25,7 +25,7 @@ from svcctl.maps.service_layouts import (
 )
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.prefix import MAPPED
-from svcctl.model.service import Member, Service, ServiceFrontend
+from svcctl.model.service import IN_CLUSTER, IN_LOCAL, Member, Service, ServiceFrontend
 from svcctl.model.service_endpoint import Backend, Frontend
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def encode_service(service: Service, lanes: dict[int, int], base: int, changed_n
             changed_ns,
             0,
             base,
+            service.health_port,
+            service.local_ready,
         )
     )
 
@@ -122,6 +124,8 @@ def decode_service(
         frontends=tuple(frontends),
         members=tuple(members),
         changed_ns=value.changed_ns,
+        health_port=value.health_port,
+        local_ready=value.local_ready,
     )
 
 
@@ -140,6 +144,10 @@ def decode_service_frontend(data: bytes) -> ServiceFrontend:
 def encode_member(member: Member, backend: int) -> bytes:
     """Value in `service_members`; `backend` is the id."""
     flags = enums.MEMBER_LOCAL if member.local else 0
+    if not member.sets & IN_CLUSTER:
+        flags |= enums.MEMBER_NOT_CLUSTER
+    if not member.sets & IN_LOCAL:
+        flags |= enums.MEMBER_NOT_LOCAL
     return MEMBER.pack(
         MemberValue(backend, member.weight, member.state, flags, member.since_ns, member.until_ns)
     )
@@ -154,4 +162,6 @@ def decode_member(value: MemberValue, backend: Backend) -> Member:
         bool(value.flags & enums.MEMBER_LOCAL),
         value.since_ns,
         value.until_ns,
+        (0 if value.flags & enums.MEMBER_NOT_CLUSTER else IN_CLUSTER)
+        | (0 if value.flags & enums.MEMBER_NOT_LOCAL else IN_LOCAL),
     )

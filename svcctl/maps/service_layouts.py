@@ -180,6 +180,8 @@ class ServiceValue(Record):
     changed_ns: int
     ranges: int
     base: int
+    health_port: int = 0
+    local_ready: int = 0
 
 
 class ItemKey(Record):
@@ -243,7 +245,7 @@ SERVICE_STATS = Layout("svc_service_stats", ServiceStats, "Q Q Q Q Q Q Q Q")
 CONFIG = Layout("svc_config", Config, "Q I I I I Q 32s")
 NODE_KEY = Layout("svc_node_key", NodeKey, "I 16s")
 SERVICE_NAME = Layout("svc_service_name", ServiceName, "255s B")
-SERVICE = Layout("svc_service", ServiceValue, "255s B 64s I I I I I I I I Q I I")
+SERVICE = Layout("svc_service", ServiceValue, "255s B 64s I I I I I I I I Q I I I I")
 ITEM_KEY = Layout("svc_service_item_key", ItemKey, "I I")
 # The nested key is spelt out; BTF has it as one field.
 SERVICE_FRONTEND = Layout("svc_service_frontend", ServiceFrontendValue, "16s H B B I")

@@ -48,6 +48,11 @@ REJECT = 0
 DROP = 1
 """As enum svc_verdict: what happens to connections when a set is empty."""
 
+IN_CLUSTER = 1
+IN_LOCAL = 2
+IN_BOTH = 3
+"""Bits of `Member.sets`."""
+
 CLUSTER_SET = "cluster"
 LOCAL_SET = "local"
 
@@ -84,7 +89,8 @@ if TYPE_CHECKING:
         """A backend's membership in a service.
 
         `local`: on this node. `since_ns` is when it got its state and `until_ns` when a drain ends it (0: never),
-        both CLOCK_REALTIME.
+        both CLOCK_REALTIME. `sets`: which sets it may be in while active, IN_CLUSTER and IN_LOCAL; Kubernetes'
+        topology hints and its fallback to terminating endpoints are about one set and not the other.
         """
 
         backend: Backend
@@ -93,6 +99,7 @@ if TYPE_CHECKING:
         local: bool = False
         since_ns: int = 0
         until_ns: int = 0
+        sets: int = IN_BOTH
 
     class Lane(NamedTuple):
         """The two sets of one family. `local` is None when no policy of the service asks for it."""
@@ -108,7 +115,8 @@ if TYPE_CHECKING:
         addresses are refused; `drop`: an empty set drops (and counts so) instead of rejecting; `node_port`: 0,
         or the port of its node-port frontends; `sources`: prefixes that its load-balancer frontends admit,
         none: all. The order of `frontends` and `members` is that of their entries in the maps and means
-        nothing.
+        nothing. `health_port`: where 'svcctl health' answers whether this node has ready backends, and
+        `local_ready` how many it has; 0: nowhere.
         """
 
         name: str
@@ -125,21 +133,23 @@ if TYPE_CHECKING:
         frontends: tuple[ServiceFrontend, ...] = ()
         members: tuple[Member, ...] = ()
         changed_ns: int = 0
+        health_port: int = 0
+        local_ready: int = 0
 
 else:
     from collections import namedtuple
 
     Member = namedtuple(
         "Member",
-        "backend weight state local since_ns until_ns",
-        defaults=(DEFAULT_WEIGHT, ACTIVE, False, 0, 0),
+        "backend weight state local since_ns until_ns sets",
+        defaults=(DEFAULT_WEIGHT, ACTIVE, False, 0, 0, IN_BOTH),
     )
     Lane = namedtuple("Lane", "family cluster local")
     Service = namedtuple(
         "Service",
         "name id affinity_seconds algorithm internal_local external_local block drop node_port owner sources"
-        " frontends members changed_ns",
-        defaults=(0, 0, RANDOM, False, False, False, False, 0, "", (), (), (), 0),
+        " frontends members changed_ns health_port local_ready",
+        defaults=(0, 0, RANDOM, False, False, False, False, 0, "", (), (), (), 0, 0, 0),
     )
 
 
@@ -159,6 +169,8 @@ def check_service(service: Service) -> Service:
         raise BadValue("algorithm", service.algorithm, "expected random or maglev")
     _check_frontends(service)
     _check_node_port(service)
+    if not 0 <= service.health_port <= 65535:
+        raise BadValue("health port", service.health_port, "expected 1-65535, or 0 for none")
     _check_members(service.members)
     return service
 
@@ -169,13 +181,15 @@ def families(service: Service) -> list[int]:
 
 
 def eligible(members: Iterable[Member], family: int, *, local_only: bool = False) -> list[Member]:
-    """The members of a family that may get new connections: active, with a weight above 0."""
+    """The members of a family's set that may get new connections: active, with a weight above 0."""
+    wanted = IN_LOCAL if local_only else IN_CLUSTER
     return [
         member
         for member in members
         if member.backend.family == family
         and member.state == ACTIVE
         and member.weight > 0
+        and member.sets & wanted
         and (member.local or not local_only)
     ]
 
@@ -243,7 +257,7 @@ def _lane(service: Service, family: int) -> Lane:
     everyone = eligible(service.members, family)
     local = None
     if service.internal_local or service.external_local:
-        here = [member for member in everyone if member.local]
+        here = eligible(service.members, family, local_only=True)
         local = _set(service, LOCAL_SET, family, here, DROP if everyone else empty)
     return Lane(family, _set(service, CLUSTER_SET, family, everyone, empty), local)
 

@@ -94,6 +94,7 @@ def set_backends(service: Service, specs: Iterable[BackendSpec], now_ns: int) ->
             have.state if state is None else state,
             have.local if local is None else local,
             now_ns,
+            sets=have.sets,
         )
         members[number] = _update(have, wanted)
     return _with_members(service, members)

@@ -32,6 +32,9 @@ ADDED = "added"
 CHANGED = "changed"
 DELETED = "deleted"
 
+SET_NAMES = ("none", "cluster", "local", "both")
+"""By `Member.sets`."""
+
 Step = NamedTuple("Step", [("action", str), ("kind", str), ("name", str), ("note", str)])  # noqa: UP014
 """One line: `action` (ADDED, CHANGED, DELETED) happens to the `kind` (service, frontend, backend) `name`.
 
@@ -169,8 +172,8 @@ def _sets(service: Service) -> dict[tuple[int, str], BackendSet]:
     return found
 
 
-def _essence(member: Member) -> tuple[int, int, bool, int]:
-    return member.weight, member.state, member.local, member.until_ns
+def _essence(member: Member) -> tuple[int, int, bool, int, int]:
+    return member.weight, member.state, member.local, member.until_ns, member.sets
 
 
 def _member_note(old: Member, new: Member) -> str:
@@ -181,6 +184,8 @@ def _member_note(old: Member, new: Member) -> str:
         parts.append(_text("state", STATE_NAMES[old.state], STATE_NAMES[new.state]))
     if old.local != new.local:
         parts.append(_text("local", _yes(old.local), _yes(new.local)))
+    if old.sets != new.sets:
+        parts.append(_text("sets", SET_NAMES[old.sets], SET_NAMES[new.sets]))
     if old.until_ns != new.until_ns and old.state == new.state:
         parts.append("end of its drain")
     return ", ".join(parts)
@@ -231,5 +236,7 @@ _OPTIONS: tuple[tuple[str, str, Callable[..., str]], ...] = (
     ("node_port", "node-port", _or_none),
     ("owner", "owner", _or_none),
     ("sources", "sources", _prefixes),
+    ("health_port", "health-port", _or_none),
+    ("local_ready", "local-ready", str),
 )
 """Field, name on the command line, its text."""

@@ -1,0 +1,76 @@
+"""The desired state: what an input asks for, whoever wrote it and in whichever form.
+
+Readers of manifests (`model/sources`) make it, `state/apply` compares it with the pinned maps and carries it out.
+It says nothing of ids, times or what is there already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from svcctl.model.binding import Binding
+    from svcctl.model.prefix import Prefix
+    from svcctl.model.service import Service
+
+NOTE = "note"
+WARNING = "warning"
+
+KUBERNETES, NATIVE, IPVSADM, KEEPALIVED = "kubernetes", "native", "ipvsadm", "keepalived"
+TUBECTL, CONSUL, NOMAD = "tubectl", "consul", "nomad"
+"""Kinds of sources; each is the owner of what it makes unless another is named."""
+
+
+class Notice(NamedTuple):
+    """Something worth a line on stderr: `level` NOTE or WARNING, what it is about (or empty), and what to know."""
+
+    level: str
+    subject: str
+    text: str
+
+
+if TYPE_CHECKING:
+
+    class Node(NamedTuple):
+        """A node of the cluster: its addresses (family, 16 bytes), the pods' prefixes, and what it says of itself.
+
+        `eligible`: load balancers may send it traffic (not being deleted, not about to be removed).
+        """
+
+        name: str
+        addresses: tuple[tuple[int, bytes], ...] = ()
+        pod_prefixes: tuple[Prefix, ...] = ()
+        zone: str = ""
+        eligible: bool = True
+        own: bool = False
+
+    class Desired(NamedTuple):
+        """What one source asks for.
+
+        `kind` is one of the kinds above and `owner` who the objects belong to. `services` have no ids and their
+        `owner` set; names are unique. `bindings` is None where a source has no say about them, else all of its
+        bindings. `blockers` say why the input may be an outage rather than a wish (and what it would have
+        needed): nothing of it is applied unless forced. `node_port_addresses` are the prefixes where node ports
+        are served, none: all of the node's own.
+        """
+
+        kind: str
+        owner: str
+        services: tuple[Service, ...] = ()
+        bindings: tuple[Binding, ...] | None = None
+        nodes: tuple[Node, ...] = ()
+        node_port_addresses: tuple[Prefix, ...] = ()
+        notices: tuple[Notice, ...] = ()
+        blockers: tuple[str, ...] = ()
+
+else:
+    from collections import namedtuple
+
+    Node = namedtuple(
+        "Node", "name addresses pod_prefixes zone eligible own", defaults=((), (), "", True, False)
+    )
+    Desired = namedtuple(
+        "Desired",
+        "kind owner services bindings nodes node_port_addresses notices blockers",
+        defaults=((), None, (), (), (), ()),
+    )
