@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
+
 HEADER = """
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -37,3 +39,16 @@ def compile_bpf(source: str, directory: Path, name: str = "trial", *, big_endian
     )
     assert done.returncode == 0, done.stderr
     return str(result)
+
+
+def compile_program(name: str, directory: Path) -> str:
+    """Compile tests/bpf/`name`.bpf.c as the objects of svcctl are compiled; the path of the result."""
+    source, made = ROOT / f"tests/bpf/{name}.bpf.c", directory / f"{name}.bpf.o"
+    machine = os.uname().machine
+    flags = ["-g", "-O2", "-mcpu=v3", "-Wall", "-Wno-unused-parameter", "-target", "bpf", "-Ibpf/include"]
+    done = subprocess.run(
+        [clang(), *flags, f"-I/usr/include/{machine}-linux-gnu", "-c", str(source), "-o", str(made)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return str(made)
