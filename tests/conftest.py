@@ -22,8 +22,14 @@ TESTS = Path(__file__).parent
 ROOMS = ("unit", "abi", "cli", "kernel", "matrix", "bench")
 REQUIRED = frozenset(filter(None, os.environ.get("SVCCTL_REQUIRE", "").split(",")))
 
-# How long an example takes says nothing on a shared machine.
-hypothesis.settings.register_profile("svcctl", deadline=None)
+# How long an example takes says nothing on a shared machine, and how many a strategy filters out nothing about svcctl.
+# The same examples every time, so that a run says something about the change it is for; SVCCTL_RANDOM=1: others.
+hypothesis.settings.register_profile(
+    "svcctl",
+    deadline=None,
+    derandomize=os.environ.get("SVCCTL_RANDOM") != "1",
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
 hypothesis.settings.load_profile("svcctl")
 
 

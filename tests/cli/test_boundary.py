@@ -275,6 +275,7 @@ def test_interrupt_during_the_imports() -> None:
     """A real SIGINT, sent by the process to itself while click is being imported."""
     code = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'click.core': os.kill(os.getpid(), signal.SIGINT)\n"
