@@ -226,11 +226,21 @@ def frontend_flags(service: Service, frontend: ServiceFrontend) -> int:
     flags = 0
     if service.internal_local and kind == KIND_CLUSTER:
         flags |= FRONTEND_LOCAL
-    if service.sources and kind == KIND_LOAD_BALANCER:
+    if kind == KIND_LOAD_BALANCER and is_filtered(service.sources, family):
         flags |= FRONTEND_FILTERED
     if kind == KIND_NODE_PORT or is_loopback(family, address) or is_zero(family, address):
         flags |= FRONTEND_HOST
     return flags
+
+
+def is_filtered(sources: Iterable[Prefix], family: int) -> bool:
+    """Whether load-balancer frontends of the family admit some clients and not others.
+
+    Not if one of the ranges is all of the family. Ranges of the other family alone admit nobody; a source of
+    services in which they admit everybody (Kubernetes) adds that range.
+    """
+    given = list(sources)
+    return bool(given) and not any(each.family == family and not each.length for each in given)
 
 
 def blocked_addresses(service: Service) -> list[tuple[int, bytes]]:

@@ -230,6 +230,20 @@ def test_flags(text: str, kind: int, flags: int) -> None:
     assert frontend_flags(service._replace(sources=()), each) == flags & ~FRONTEND_FILTERED
 
 
+def test_a_range_of_everything_filters_nothing() -> None:
+    fronts = [
+        ServiceFrontend(parse_frontend(text), KIND_LOAD_BALANCER)
+        for text in ("10.0.0.1:80/tcp", "[fd00::1]:80/tcp")
+    ]
+    for texts, filtered in (
+        (["192.0.2.0/24", "::/0"], [FRONTEND_FILTERED, 0]),
+        (["192.0.2.0/24", "0.0.0.0/0"], [0, FRONTEND_FILTERED]),
+        (["192.0.2.0/24"], [FRONTEND_FILTERED, FRONTEND_FILTERED]),
+    ):
+        service = web(frontends=tuple(fronts), sources=tuple(parse_prefix(text) for text in texts))
+        assert [frontend_flags(service, each) for each in fronts] == filtered
+
+
 def test_blocked_addresses() -> None:
     frontends = (
         WEB4,
