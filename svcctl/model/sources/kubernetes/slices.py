@@ -1,0 +1,108 @@
+"""What an EndpointSlice says: addresses with their conditions, and ports by name and protocol (R3 to R5, R15, R16)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.model.constants import IPV4, IPV6, TCP, UDP
+from svcctl.model.sources.kubernetes.endpoint_fields import first_address, what_is_said
+from svcctl.model.sources.kubernetes.fields import (
+    MAX_LABEL,
+    choice,
+    mapping,
+    name,
+    objects,
+    port_name,
+    port_number,
+    text,
+)
+from svcctl.model.sources.kubernetes.intake import OLD_SLICES
+from svcctl.model.sources.kubernetes.services import HEADLESS_LABEL, PROXY_LABEL
+from svcctl.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from svcctl.model.sources.kubernetes.addresses import Addresses
+    from svcctl.model.sources.kubernetes.endpoint_fields import Said
+    from svcctl.model.sources.kubernetes.fields import Place
+    from svcctl.model.sources.kubernetes.intake import Item
+    from svcctl.model.sources.kubernetes.notices import Notices
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+_FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
+_PROTOCOLS = {"TCP": TCP, "UDP": UDP}
+_IGNORED_TYPES = ("FQDN",)
+
+
+class SliceOf(Record):
+    """A slice of one family: (name, protocol, number) of its ports, and its endpoints by 16 bytes of address."""
+
+    family: int
+    ports: tuple[tuple[str, int, int], ...]
+    endpoints: list[tuple[bytes, Said]]
+
+
+def service_of(item: Item, notices: Notices, *, old_headless: bool) -> str:
+    """Name of the Service, of the same namespace, that the slice belongs to; "" for one that is left alone."""
+    place = item.place.under("metadata").under("labels")
+    labels = mapping(item.metadata, "labels", item.place.under("metadata"))
+    if HEADLESS_LABEL in labels or (old_headless and PROXY_LABEL in labels):
+        return ""
+    owner = name(labels, SERVICE_LABEL, place, MAX_LABEL)
+    if not owner:
+        notices.warn(item.subject, f"left out: it has no label {SERVICE_LABEL}, so it is no Service's")
+    return owner
+
+
+def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) -> SliceOf | None:
+    """The slice as `node` sees it; None for one whose addresses are no IP addresses.
+
+    Only the first address of an endpoint counts, as with kube-proxy. Raises ObjectProblem.
+    """
+    content, place = item.content, item.place
+    kind = text(content, "addressType", place)
+    family = _FAMILIES.get(kind)
+    if family is None:
+        if kind not in _IGNORED_TYPES:
+            notices.warn(item.subject, f"left out: its addressType is {kind or 'missing'}, not IPv4 or IPv6")
+        return None
+    old = content.get("apiVersion") == OLD_SLICES
+    if old:
+        lacks = "its nodes and zones are read from 'topology'; Kubernetes 1.25 has done away with it"
+        notices.warn("EndpointSlice", f"{OLD_SLICES}: {lacks}")
+    found: list[tuple[bytes, Said]] = []
+    faults: dict[str, list[str]] = {}
+    inside = place.under("endpoints")
+    for number, one in enumerate(objects(content, "endpoints", place)):
+        address = first_address(one, inside, number)
+        if not address:
+            continue
+        said = what_is_said(one, node, inside, number, old=old)
+        at, packed, fault = addresses.endpoint(address)
+        if fault or at != family:
+            faults.setdefault(fault or f"not {kind}", []).append(address)
+        else:
+            found.append((packed, said))
+    for fault, those in faults.items():
+        count = f"{len(those)} endpoints" if len(those) > 1 else "1 endpoint"
+        notices.warn(item.subject, f"{count} left out: {_short(min(those))} is {fault}")
+    return SliceOf(family, _ports(content, place), found)
+
+
+def _ports(content: Mapping[str, object], place: Place) -> tuple[tuple[str, int, int], ...]:
+    """A port without a name has the name "", as the API server fills in; one whose name is null has none."""
+    found: list[tuple[str, int, int]] = []
+    for number, one in enumerate(objects(content, "ports", place)):
+        path = place.under("ports").under(number)
+        named = port_name(one, "name", path)
+        port = port_number(one, "port", path)
+        protocol = _PROTOCOLS.get(choice(one, "protocol", path, ("TCP", "UDP", "SCTP")))
+        unnamed = "name" in one and one["name"] is None
+        if port and protocol is not None and not unnamed:
+            found.append((named, protocol, port))
+    return tuple(found)
+
+
+def _short(address: str) -> str:
+    return address if len(address) <= 45 and address.isprintable() else repr(address[:45])
