@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         `owner` set; names are unique. `bindings` is None where a source has no say about them, else all of its
         bindings. `blockers` say why the input may be an outage rather than a wish (and what it would have
         needed): nothing of it is applied unless forced. `node_port_addresses` are the prefixes where node ports
-        are served, none: all of the node's own.
+        are served, those of both families; none: all of the node's own addresses.
         """
 
         kind: str

@@ -236,8 +236,8 @@ def frontend_flags(service: Service, frontend: ServiceFrontend) -> int:
 def is_filtered(sources: Iterable[Prefix], family: int) -> bool:
     """Whether load-balancer frontends of the family admit some clients and not others.
 
-    Not if one of the ranges is all of the family. Ranges of the other family alone admit nobody; a source of
-    services in which they admit everybody (Kubernetes) adds that range.
+    Not if one of the ranges is all of the family. Ranges of the other family alone admit nobody; Kubernetes,
+    for which they admit everybody, has the range of everything added.
     """
     given = list(sources)
     return bool(given) and not any(each.family == family and not each.length for each in given)

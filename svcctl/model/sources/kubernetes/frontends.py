@@ -72,8 +72,9 @@ def frontends_of(service: Facts, port: ServicePort, external: Iterable[Address])
     that listing it twice opens nothing.
     """
     kinds: dict[Address, int] = dict.fromkeys(service.cluster.items(), KIND_CLUSTER)
-    others = [(each, KIND_EXTERNAL) for each in external]
-    balancer = [(each, KIND_LOAD_BALANCER) for each in service.balancer if not _shut(service, each[0])]
+    shut = {each for each in service.balancer if _shut(service, each[0])}
+    others = [(each, KIND_EXTERNAL) for each in external if each not in shut]
+    balancer = [(each, KIND_LOAD_BALANCER) for each in service.balancer if each not in shut]
     for address, kind in balancer + others if service.ranges else others + balancer:
         kinds.setdefault(address, kind)
     found = [

@@ -170,7 +170,10 @@ def _each_once(items: list[Item], notices: Notices) -> tuple[Item, ...]:
 def _rank(item: Item) -> tuple[int, str]:
     version = str(item.metadata.get("resourceVersion") or "")
     number = int(version) if version.isascii() and version.isdigit() and len(version) < 20 else -1
-    return number, json.dumps(item.content, sort_keys=True, default=str)
+    try:
+        return number, json.dumps(item.content, sort_keys=True, default=str)
+    except (RecursionError, TypeError, ValueError):
+        raise ObjectProblem(item.place, "is there more than once, and cannot be compared") from None
 
 
 def _status(content: Mapping[str, object]) -> str:

@@ -187,7 +187,8 @@ def _ports(
         protocol = PROTOCOLS[transport]
         doubles = {("port", protocol, port), ("name", protocol, named), ("label", protocol, label)}
         if doubles & seen:
-            notices.warn(item.subject, f"port {label}/{transport} is there twice; the first is taken")
+            cause = "an earlier port has its name or its number, or has no name either"
+            notices.warn(item.subject, f"port {label}/{transport} is left out: {cause}")
             continue
         seen |= doubles
         found.append(
