@@ -100,14 +100,13 @@ def sources_of(
         return ()
     families = {family for family, _ in balancer}
     found = {Prefix(*each) for each in service.ranges if each[0] in families}
-    for family in families - {each.family for each in found}:
-        found.add(Prefix(family, zero_address(family), 0))
-        word = _FAMILY_WORDS[family]
-        notices.note(
-            service.item.subject, f"no source range is {word}: its {word} load balancer admits everybody"
-        )
+    opened = families - {each.family for each in found}
+    found |= {Prefix(family, zero_address(family), 0) for family in opened}
     if not any(is_filtered(found, family) for family in families):
         return ()
+    for word in (_FAMILY_WORDS[family] for family in opened):
+        text = f"no source range is {word}: its {word} load balancer admits everybody"
+        notices.note(service.item.subject, text)
     for family, address in balancer:
         if any(covers(each, *own) for each in service.ranges for own in own_addresses if own[0] == family):
             found.add(Prefix(family, address, 32 if family == IPV4 else 128))

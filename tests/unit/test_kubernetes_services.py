@@ -1,0 +1,512 @@
+"""Services of Kubernetes: which count, what they are reached at, and what their policies mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from svcctl.model.prefix import parse_prefix
+from svcctl.model.service_endpoint import KIND_CLUSTER, KIND_EXTERNAL, KIND_LOAD_BALANCER
+from svcctl.model.sources.options import HEADLESS_LABEL
+from tests.unit.kubernetes_objects import (
+    OUTSIDE,
+    POD,
+    balanced,
+    endpoint,
+    endpoint_slice,
+    fronts,
+    node,
+    plan,
+    planned,
+    reach,
+    service,
+    table,
+    told,
+)
+
+pytestmark = pytest.mark.unit
+
+BACKENDS = endpoint_slice(endpoint("10.244.1.1", "node-a"), endpoint("10.244.2.1", "node-b"))
+BACKENDS6 = endpoint_slice("fd00:10::1", name="web-6", family="IPv6")
+HERE, BOTH = {"10.244.1.1:8080"}, {"10.244.1.1:8080", "10.244.2.1:8080"}
+SIX = {"[fd00:10::1]:8080"}
+DUAL: dict[str, Any] = {
+    "clusterIP": "10.96.0.20",
+    "clusterIPs": ["10.96.0.20", "fd00:96::20"],
+    "ipFamilies": ["IPv4", "IPv6"],
+}
+
+
+# R1, R2: which Services count.
+
+
+@pytest.mark.parametrize("value", ["other", ""])
+def test_another_proxys(value: str) -> None:
+    label = {"service.kubernetes.io/service-proxy-name": value}
+    assert not plan(service(labels=label), BACKENDS).services
+    assert table(plan(service(), BACKENDS)) == {"10.96.0.20:80/tcp": BOTH}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"type": "ExternalName", "externalName": "db.example.net", "externalIPs": ["192.0.2.9"]},
+        {"clusterIP": "None", "externalIPs": ["192.0.2.9"]},
+        {"clusterIP": "None", "type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},
+    ],
+)
+def test_without_frontends(spec: dict[str, Any]) -> None:
+    found = plan(service(**spec), BACKENDS)
+    assert not found.services
+    assert not found.notices  # both are usual
+
+
+@pytest.mark.parametrize("address", ["", None])
+def test_no_address_yet(address: object) -> None:
+    found = plan(service(clusterIP=address, externalIPs=["192.0.2.9"]), BACKENDS)
+    assert not found.services
+    assert told(found, "note", "no cluster IP yet")
+
+
+def test_the_headless_label_of_a_service() -> None:
+    """kube-proxy left such a Service alone up to 1.34, with a slice that does not have the label."""
+    labelled = service(labels={"service.kubernetes.io/headless": ""})
+    assert plan(labelled, BACKENDS).services
+    old = plan(labelled, BACKENDS, compat=(HEADLESS_LABEL,))
+    assert not old.services
+    assert told(old, "test/web", "service.kubernetes.io/headless")
+
+
+def test_from_headless_to_a_cluster_address_and_back() -> None:
+    assert not fronts(plan(service(clusterIP="None"), BACKENDS))
+    assert fronts(plan(service(), BACKENDS))
+
+
+# R5: names. R6: defaults.
+
+
+def test_names_of_services() -> None:
+    ports = [{"name": "http", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}]
+    found = plan(service(ports=ports), service("other", clusterIP="10.96.0.21"), BACKENDS)
+    assert [each.name for each in found.services] == [
+        "test/other:80/tcp",
+        "test/web:dns/udp",
+        "test/web:http/tcp",
+    ]
+
+
+def test_the_owner() -> None:
+    assert planned(service(), BACKENDS).owner == "kubernetes"
+    found = plan(service(), BACKENDS, owner="east")
+    assert found.owner == found.services[0].owner == "east"
+
+
+def test_names_that_yaml_reads_as_numbers() -> None:
+    slices = endpoint_slice("10.244.1.1", ports=[{"name": "80", "port": 8080}])
+    assert table(plan(service(ports=[{"name": 80, "port": 80}]), slices)) == {"10.96.0.20:80/tcp": HERE}
+
+
+def test_defaults() -> None:
+    """A manifest without namespace, protocol, type and policies."""
+    bare = service()
+    del bare["metadata"]["namespace"]
+    slices = endpoint_slice("10.244.1.1", namespace="default", ports=[{"port": 8080}])
+    one = planned(bare, slices)
+    assert one.name == "default/web:80/tcp"
+    assert (one.affinity_seconds, one.internal_local, one.external_local, one.node_port) == (
+        0,
+        False,
+        False,
+        0,
+    )
+    assert not one.block
+    assert not one.drop
+    assert reach(plan(bare, slices), "10.96.0.20:80/tcp") == HERE
+
+
+# R7, R8: families.
+
+
+def test_both_families() -> None:
+    found = plan(service(**DUAL), BACKENDS, BACKENDS6)
+    assert table(found) == {"10.96.0.20:80/tcp": BOTH, "[fd00:96::20]:80/tcp": SIX}
+
+
+def test_the_sixth_version_first() -> None:
+    turned = {
+        "clusterIP": "fd00:96::20",
+        "clusterIPs": DUAL["clusterIPs"][::-1],
+        "ipFamilies": ["IPv6", "IPv4"],
+    }
+    assert plan(service(**turned), BACKENDS, BACKENDS6) == plan(service(**DUAL), BACKENDS, BACKENDS6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ({"clusterIP": "fd00:96::25"}, {"[fd00:96::25]:80/tcp": "REJECT"}),
+        # Without families that of the first address, as the API server fills in the rest.
+        ({"clusterIPs": DUAL["clusterIPs"]}, {"10.96.0.20:80/tcp": BOTH}),
+        ({"ipFamilies": ["IPv4"]}, {"10.96.0.20:80/tcp": BOTH}),
+        ({"ipFamilies": ["IPv4"], "clusterIPs": DUAL["clusterIPs"]}, {"10.96.0.20:80/tcp": BOTH}),
+    ],
+)
+def test_families(spec: dict[str, Any], wanted: object) -> None:
+    assert table(plan(service(**spec), BACKENDS)) == wanted
+
+
+def test_a_family_that_does_not_fit_its_address() -> None:
+    found = plan(service(clusterIPs=["10.96.0.20", "10.96.0.21"], ipFamilies=["IPv4", "IPv6"]), BACKENDS)
+    assert list(fronts(found)) == ["10.96.0.20:80/tcp"]
+    assert told(found, "warning", "10.96.0.21", "IPv6")
+
+
+def test_addresses_of_a_family_that_the_service_lacks() -> None:
+    ports = [{"port": 80, "nodePort": 30080}]
+    one = balanced(
+        "web", "192.0.2.1", "2001:db8::1", ports=ports, externalIPs=["192.0.2.5", "2001:db8::5"],
+        loadBalancerSourceRanges=["2001:db8::/32"],
+    )  # fmt: skip
+    found = plan(one, BACKENDS, BACKENDS6)
+    assert set(fronts(found)) == {
+        "10.96.0.20:80/tcp", "192.0.2.1:80/tcp", "192.0.2.5:80/tcp", "0.0.0.0:30080/tcp"
+    }  # fmt: skip
+    assert found.services[0].sources == ()
+
+
+# R9, R10, R11: other frontends.
+
+
+def test_external_addresses() -> None:
+    one = planned(
+        service(externalIPs=["192.0.2.5", " 192.0.2.6", "192.0.2.5"], externalTrafficPolicy="Local"), BACKENDS
+    )
+    assert [each.kind for each in one.frontends] == [KIND_CLUSTER, KIND_EXTERNAL, KIND_EXTERNAL]
+    assert one.external_local  # of the type ClusterIP too
+    assert not planned(service(externalTrafficPolicy="Local"), BACKENDS).external_local
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("0.0.0.0", "zero address"),
+        ("127.0.0.1", "loopback"),
+        ("169.254.1.1", "link-local"),
+        ("224.0.0.1", "multicast"),
+        ("255.255.255.255", "broadcast"),
+        ("::ffff:192.0.2.1", "no address"),
+        ("fe80::1", "link-local"),
+        ("ff02::1", "multicast"),
+        ("web.example.net", "no address"),
+        ("\x1b[31m", "no address"),
+    ],
+)
+def test_addresses_that_nobody_can_have(address: str, why: str) -> None:
+    found = plan(service(externalIPs=[address, "192.0.2.5"]), BACKENDS)
+    assert set(fronts(found)) == {"10.96.0.20:80/tcp", "192.0.2.5:80/tcp"}
+    assert told(found, "warning", "Service test/web", why)
+    assert all(each.text.isprintable() for each in found.notices)
+
+
+def test_leading_zeros_are_decimal() -> None:
+    found = plan(service(clusterIP="010.096.000.020"), endpoint_slice("010.244.001.010"))
+    assert table(found) == {"10.96.0.20:80/tcp": {"10.244.1.10:8080"}}
+
+
+def test_an_address_that_is_there_twice() -> None:
+    twice = planned(balanced("web", "192.0.2.1", "10.96.0.20", externalIPs=["192.0.2.1"]), BACKENDS)
+    assert [each.kind for each in twice.frontends] == [KIND_CLUSTER, KIND_EXTERNAL]
+    filtered = balanced(
+        "web", "192.0.2.1", externalIPs=["192.0.2.1"], loadBalancerSourceRanges=["10.0.0.0/8"]
+    )
+    assert [each.kind for each in planned(filtered, BACKENDS).frontends] == [KIND_CLUSTER, KIND_LOAD_BALANCER]
+
+
+@pytest.mark.parametrize(
+    ("entry", "served"),
+    [
+        ({"ip": "192.0.2.16"}, True),
+        ({"ip": "192.0.2.16", "ipMode": "VIP"}, True),
+        ({"ip": "192.0.2.16", "ipMode": "Proxy"}, False),
+        ({"hostname": "lb.example.net"}, False),
+        ({"hostname": "lb.example.net", "ip": "192.0.2.16"}, True),
+        ({"ip": "169.254.10.1"}, True),
+    ],
+)
+def test_modes_of_load_balancers(entry: dict[str, str], served: bool) -> None:
+    ports = [{"port": 80, "nodePort": 30082}]
+    status = {"loadBalancer": {"ingress": [entry]}}
+    found = plan(
+        service(ports=ports, type="LoadBalancer", status=status, loadBalancerIP="192.0.2.99"), BACKENDS
+    )
+    wanted = {"10.96.0.20:80/tcp", "0.0.0.0:30082/tcp"} | ({f"{entry['ip']}:80/tcp"} if served else set())
+    assert set(fronts(found)) == wanted
+
+
+def test_a_shared_load_balancer() -> None:
+    """Ports of one address are different Services', each with its own local set."""
+    shared = "192.0.2.4"
+    tcp = balanced("tcp", shared, ports=[{"port": 53}], externalTrafficPolicy="Local")
+    udp = balanced(
+        "udp",
+        shared,
+        clusterIP="10.96.0.21",
+        ports=[{"port": 53, "protocol": "UDP"}],
+        externalTrafficPolicy="Local",
+    )
+    slices = [
+        endpoint_slice(endpoint("10.244.1.1", "node-a"), of="tcp"),
+        endpoint_slice(
+            endpoint("10.244.2.1", "node-b"), of="udp", ports=[{"name": "", "port": 53, "protocol": "UDP"}]
+        ),
+    ]
+    found = plan(tcp, udp, *slices)
+    assert not found.notices
+    assert reach(found, "192.0.2.4:53/tcp", OUTSIDE) == HERE
+    assert reach(found, "192.0.2.4:53/udp", OUTSIDE) == "DROP"
+    assert reach(found, "192.0.2.4:53/udp", POD) == {"10.244.2.1:53"}
+    alone = plan(tcp, *slices)
+    assert alone.services[0] == found.services[0]
+
+
+def test_node_ports() -> None:
+    one = planned(
+        service(type="NodePort", ports=[{"port": 80, "nodePort": 30080}], **DUAL), BACKENDS, BACKENDS6
+    )
+    assert one.node_port == 30080
+    for nothing in (0, None):
+        assert planned(service(type="NodePort", ports=[{"port": 80, "nodePort": nothing}])).node_port == 0
+
+
+@pytest.mark.parametrize(("kind", "number"), [("ClusterIP", 30080), ("NodePort", 70000), ("NodePort", -1)])
+def test_node_ports_that_cannot_be(kind: str, number: int) -> None:
+    found = plan(service(type=kind, ports=[{"port": 80, "nodePort": number}]), BACKENDS)
+    assert table(found) == {"10.96.0.20:80/tcp": BOTH}
+    assert told(found, "warning", "test/web", "port 80 has no node port")
+
+
+def test_one_number_for_two_protocols() -> None:
+    udp = {"name": "u", "port": 80, "protocol": "UDP", "nodePort": 30053}
+    tcp = {"name": "t", "port": 80, "nodePort": 30053}
+    both = plan(service(type="NodePort", ports=[tcp, udp]))
+    assert not both.notices
+    assert {"0.0.0.0:30053/tcp", "0.0.0.0:30053/udp", "10.96.0.20:80/tcp", "10.96.0.20:80/udp"} == set(
+        fronts(both)
+    )
+    without = plan(service(type="NodePort", ports=[tcp]))
+    assert without.services[0] == both.services[0]
+
+
+def test_a_change_of_type_leaves_the_right_frontends() -> None:
+    ports = [{"port": 80, "nodePort": 30080}]
+    wanted = {
+        "ExternalName": set(),
+        "ClusterIP": {"10.96.0.20:80/tcp"},
+        "NodePort": {"10.96.0.20:80/tcp", "0.0.0.0:30080/tcp"},
+        "LoadBalancer": {"10.96.0.20:80/tcp", "0.0.0.0:30080/tcp"},
+    }
+    for kind, those in wanted.items():
+        assert set(fronts(plan(service(type=kind, ports=ports), BACKENDS))) == those
+
+
+# R12: where node ports are served.
+
+
+@pytest.mark.parametrize(
+    ("wanted", "prefixes"),
+    [
+        ((), []),
+        (("10.0.0.0/8",), ["10.0.0.0/8", "::/0"]),
+        (("fd00::/8",), ["0.0.0.0/0", "fd00::/8"]),
+        (("10.0.0.0/8", "192.0.2.0/24", "fd00::/8"), ["10.0.0.0/8", "192.0.2.0/24", "fd00::/8"]),
+        (("primary",), ["10.0.0.5/32", "fd00::5/128"]),
+        (("primary", "127.0.0.0/8"), ["10.0.0.5/32", "127.0.0.0/8", "fd00::5/128"]),
+    ],
+)
+def test_node_port_addresses(wanted: tuple[str, ...], prefixes: list[str]) -> None:
+    mine = node("node-a", "10.0.0.5", "192.168.1.5", "fd00::5")
+    found = plan(service(), BACKENDS, mine, node("node-b", "10.0.0.6"), node_port_addresses=wanted)
+    assert [str(each) for each in found.node_port_addresses] == prefixes
+    assert told(found, "node ports", "every") == any(each in prefixes for each in ("::/0", "0.0.0.0/0"))
+
+
+def test_the_primary_address_of_one_family() -> None:
+    found = plan(service(), BACKENDS, node("node-a", "10.0.0.5"), node_port_addresses=("primary",))
+    assert [str(each) for each in found.node_port_addresses] == ["10.0.0.5/32"]
+    unknown = plan(service(), BACKENDS, node_port_addresses=("primary",))
+    assert any("primary address" in each for each in unknown.blockers)
+
+
+# R13, R14, R31: ports.
+
+
+def test_ports_are_services_of_their_own() -> None:
+    ports = [{"name": "http", "port": 80}, {"name": "admin", "port": 81}]
+    slices = endpoint_slice("10.244.1.1", ports=[{"name": "http", "port": 8080}])
+    found = plan(service(ports=ports, sessionAffinity="ClientIP"), slices)
+    assert table(found) == {"10.96.0.20:80/tcp": HERE, "10.96.0.20:81/tcp": "REJECT"}
+
+
+def test_sctp_alone_is_left_out() -> None:
+    ports = [{"name": "s", "port": 9, "protocol": "SCTP"}, {"name": "http", "port": 80}]
+    found = plan(service(ports=ports), BACKENDS)
+    assert list(fronts(found)) == ["10.96.0.20:80/tcp"]
+    assert told(found, "warning", "test/web", "port s", "SCTP")
+
+
+@pytest.mark.parametrize(
+    ("ports", "left"),
+    [
+        ([{"name": "a", "port": 80}, {"name": "b", "port": 80}], ["test/web:a/tcp"]),
+        ([{"name": "a", "port": 80}, {"name": "a", "port": 81}], ["test/web:a/tcp"]),
+        ([{"port": 80}, {"port": 81}], ["test/web:80/tcp"]),
+        ([{"port": 80}, {"name": "80", "port": 81}], ["test/web:80/tcp"]),
+    ],
+)
+def test_ports_that_cannot_be_told_apart(ports: list[dict[str, Any]], left: list[str]) -> None:
+    found = plan(service(ports=ports), BACKENDS)
+    assert [each.name for each in found.services] == left
+    assert told(found, "warning", "test/web", "left out")
+
+
+def test_no_ports_at_all() -> None:
+    bare = service()
+    bare["spec"]["ports"] = None
+    assert told(plan(bare, BACKENDS), "warning", "has no ports")
+
+
+# R25: affinity.
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        ({}, 0),
+        ({"sessionAffinity": "None"}, 0),
+        ({"sessionAffinity": "None", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}}, 0),
+        ({"sessionAffinity": "ClientIP"}, 10800),
+        ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {}}, 10800),
+        ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10}}}, 10),
+        (
+            {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86400}}},
+            86400,
+        ),
+    ],
+)
+def test_affinity(spec: dict[str, Any], seconds: int) -> None:
+    """In seconds, for every frontend of the port."""
+    one = planned(service(**spec), BACKENDS)
+    assert one.affinity_seconds == seconds
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 86401, 10**30])
+def test_affinity_that_cannot_be(seconds: int) -> None:
+    config = {"clientIP": {"timeoutSeconds": seconds}}
+    found = plan(service(sessionAffinity="ClientIP", sessionAffinityConfig=config), BACKENDS)
+    assert found.services[0].affinity_seconds == 10800
+    assert told(found, "warning", "86400")
+
+
+# R27: source ranges.
+
+
+def test_ranges_are_for_load_balancers_alone() -> None:
+    ports = [{"port": 80, "nodePort": 30080}]
+    one = balanced(
+        "web", "192.0.2.1", ports=ports, externalIPs=["192.0.2.5"], loadBalancerSourceRanges=[" 10.0.0.0/8 "]
+    )
+    found = plan(one, BACKENDS)
+    stranger = "203.0.113.9"
+    assert reach(found, "192.0.2.1:80/tcp", OUTSIDE, stranger) == "DROP"
+    assert reach(found, "192.0.2.1:80/tcp", POD, "10.2.3.4") == BOTH
+    for front in ("192.0.2.5:80/tcp", "0.0.0.0:30080/tcp", "10.96.0.20:80/tcp"):
+        assert reach(found, front, OUTSIDE, stranger) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("ranges", "four", "six"),
+    [
+        ([], BOTH, SIX),
+        (["10.0.0.0/8"], "DROP", SIX),
+        (["fd00::/8"], BOTH, "DROP"),
+        (["10.0.0.0/8", "fd00::/8"], "DROP", "DROP"),
+        (["0.0.0.0/0"], BOTH, SIX),
+        (["0.0.0.0/0", "fd00::/8"], BOTH, "DROP"),
+        (["10.0.0.0/8", "203.0.113.0/24"], BOTH, SIX),
+        (["nonsense"], "NOTHING", "NOTHING"),
+        (["10.0.0.0/8", "nonsense"], "DROP", "NOTHING"),
+    ],
+)
+def test_ranges_of_each_family(ranges: list[str], four: object, six: object) -> None:
+    """A family without a range is open, as with kube-proxy; but not if one could not be read."""
+    one = balanced("web", "192.0.2.1", "2001:db8::1", loadBalancerSourceRanges=ranges, **DUAL)
+    found = plan(one, BACKENDS, BACKENDS6)
+    assert reach(found, "192.0.2.1:80/tcp", OUTSIDE, "203.0.113.9") == four
+    assert reach(found, "[2001:db8::1]:80/tcp", OUTSIDE, "2001:db8:9::9") == six
+    assert told(found, "note", "IPv6 load balancer admits everybody") == (
+        ranges[:1] == ["10.0.0.0/8"] and six == SIX
+    )
+    assert told(found, "warning", "nonsense") == ("nonsense" in ranges)
+
+
+def test_an_unread_range_does_not_open_an_external_address() -> None:
+    one = balanced("web", "192.0.2.1", externalIPs=["192.0.2.1"], loadBalancerSourceRanges=["nonsense"])
+    assert list(fronts(plan(one, BACKENDS))) == ["10.96.0.20:80/tcp"]
+
+
+@pytest.mark.parametrize(("ranges", "own"), [("10.0.0.0/8", True), ("192.168.0.0/16", False)])
+def test_the_node_may_come_from_the_balancers_address(ranges: str, own: bool) -> None:
+    one = balanced("web", "192.0.2.1", loadBalancerSourceRanges=[ranges])
+    (found,) = plan(one, BACKENDS, node("node-a", "10.0.0.5"), node("node-b", "192.168.0.1")).services
+    assert (parse_prefix("192.0.2.1") in found.sources) == own
+
+
+def test_the_annotation_is_for_clouds() -> None:
+    one = balanced("web", "192.0.2.1")
+    one["metadata"]["annotations"] = {"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}
+    assert planned(one, BACKENDS).sources == ()
+
+
+# R28: health-check ports.
+
+
+def healthy(name: str = "web", number: int = 32000, **spec: Any) -> dict[str, Any]:
+    return balanced(name, **{"externalTrafficPolicy": "Local", "healthCheckNodePort": number, **spec})
+
+
+@pytest.mark.parametrize(("here", "ready"), [("node-a", 2), ("node-b", 1), ("node-c", 0)])
+def test_health_ports(here: str, ready: int) -> None:
+    """Each port of the Service says the same: addresses are counted once over all of them."""
+    ports = [{"name": "a", "port": 80}, {"name": "b", "port": 81}]
+    slices = endpoint_slice(
+        endpoint("10.244.1.1", "node-a"), endpoint("10.244.1.2", "node-a"), endpoint("10.244.2.1", "node-b"),
+        endpoint("10.244.1.3", "node-a", ready=False), ports=[{"name": "a", "port": 8080}, {"name": "b", "port": 81}],
+    )  # fmt: skip
+    found = plan(healthy(ports=ports), slices, node=here)
+    assert {(each.health_port, each.local_ready) for each in found.services} == {(32000, ready)}
+
+
+def test_both_families_are_the_same_pods() -> None:
+    six = endpoint_slice(
+        endpoint("fd00:10::1", "node-a"), endpoint("fd00:10::2", "node-a"), name="six", family="IPv6"
+    )
+    for slices, ready in (((BACKENDS, six), 2), ((BACKENDS,), 1)):
+        assert planned(healthy(**DUAL), *slices).local_ready == ready
+
+
+def test_terminating_endpoints_are_served_and_not_healthy() -> None:
+    leaving = endpoint("10.244.1.1", "node-a", ready=False, serving=True, terminating=True)
+    found = plan(healthy(type="LoadBalancer", status={"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}),
+                 endpoint_slice(leaving, endpoint("10.244.2.1", "node-b")))  # fmt: skip
+    assert reach(found, "192.0.2.1:80/tcp", OUTSIDE) == HERE
+    assert found.services[0].local_ready == 0
+    assert found.services[0].health_port == 32000
+
+
+@pytest.mark.parametrize(
+    "spec", [{"externalTrafficPolicy": "Cluster"}, {"type": "NodePort"}, {"number": 0}, {"number": 70000}]
+)
+def test_no_health_port(spec: dict[str, Any]) -> None:
+    one = planned(healthy(**spec), BACKENDS)
+    assert (one.health_port, one.local_ready) == (0, 0)
