@@ -93,7 +93,7 @@ def test_slices_that_are_left_alone() -> None:
         found = plan(service(), one)
         assert reach(found, FRONT) == "REJECT"
         assert not found.notices
-    assert told(plan(service(), endpoint_slice(A, family="IP")), "warning", "addressType is IP")
+    assert told(plan(service(), endpoint_slice(A, family="IP")), "warning", "addressType is 'IP'")
 
 
 def test_the_other_proxys_label_of_a_slice() -> None:

@@ -400,7 +400,7 @@ def test_affinity(spec: dict[str, Any], seconds: int) -> None:
     assert one.affinity_seconds == seconds
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 86401, 10**30])
+@pytest.mark.parametrize("seconds", [0, -1, 86401, 10**15])
 def test_affinity_that_cannot_be(seconds: int) -> None:
     config = {"clientIP": {"timeoutSeconds": seconds}}
     found = plan(service(sessionAffinity="ClientIP", sessionAffinityConfig=config), BACKENDS)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._")
 MAX_NAME = 253
 MAX_LABEL = 63
+HUGE = 10**18
 
 
 class Place(Record):
@@ -52,6 +53,8 @@ def shown(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "an array"
+    if isinstance(value, int) and not -HUGE < value < HUGE:
+        return "a huge number"  # some have more digits than Python wants to write
     return show(value)
 
 
@@ -112,7 +115,7 @@ def integer(parent: Mapping[str, object], key: str, place: Place) -> int | None:
     value = parent.get(key)
     if value is None:
         return None
-    if type(value) is not int:
+    if type(value) is not int or not -HUGE < value < HUGE:
         raise ObjectProblem(place.under(key), f"expected a whole number, got {shown(value)}")
     return value
 
@@ -152,7 +155,7 @@ def name(parent: Mapping[str, object], key: str, place: Place, most: int) -> str
 def port_name(parent: Mapping[str, object], key: str, place: Place) -> str:
     """The name of a port. A number is taken for its digits: YAML reads `name: 80` as one."""
     value = parent.get(key)
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value < HUGE:
         return str(value)
     return name(parent, key, place, MAX_LABEL)
 

@@ -14,6 +14,7 @@ from svcctl.model.sources.kubernetes.fields import (
     objects,
     port_name,
     port_number,
+    shown,
     text,
 )
 from svcctl.model.sources.kubernetes.intake import OLD_SLICES
@@ -65,7 +66,10 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
     family = _FAMILIES.get(kind)
     if family is None:
         if kind not in _IGNORED_TYPES:
-            notices.warn(item.subject, f"left out: its addressType is {kind or 'missing'}, not IPv4 or IPv6")
+            notices.warn(
+                item.subject,
+                f"left out: its addressType is {shown(kind) if kind else 'missing'}, not IPv4 or IPv6",
+            )
         return None
     old = content.get("apiVersion") == OLD_SLICES
     if old:
