@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from svcctl.model.prefix import parse_prefix
+from svcctl.model.sources.kubernetes import desired
+from svcctl.model.sources.options import Options
 from tests.unit.kubernetes_objects import (
     balanced,
     endpoint_slice,
@@ -53,21 +56,19 @@ def test_the_loser_keeps_the_rest_and_gets_it_when_the_winner_has_gone() -> None
 
 
 def test_a_time_that_yaml_made_a_date() -> None:
-    import datetime
-
     external = {"externalIPs": ["172.17.0.1"]}
-    a, b, *slices = pair(NEW, OLD, external, external)
-    b["metadata"]["creationTimestamp"] = datetime.datetime(2022, 9, 12, 22, 10, 9, tzinfo=datetime.UTC)
-    from svcctl.model.sources.kubernetes import desired
-    from svcctl.model.sources.options import Options
-
-    assert fronts(desired([a, b, *slices], Options()))["172.17.0.1:80/tcp"] == "test/b:80/tcp"
+    for created, winner in ((NEW, "b"), (OLD, "a")):  # the same time is no difference
+        a, b, *slices = pair(created, OLD, external, external)
+        b["metadata"]["creationTimestamp"] = datetime(2022, 9, 12, 22, 10, 9, tzinfo=UTC)
+        found = desired([b, a, *slices], Options(node="node-a"))
+        assert fronts(found)["172.17.0.1:80/tcp"] == f"test/{winner}:80/tcp"
 
 
 def test_of_three_each_loser_hears_of_the_winner() -> None:
     external = {"externalIPs": ["172.17.0.1"]}
     found = plan(
-        *pair(NEW, NEW, external, external), service("c", clusterIP="10.96.0.3", created=OLD, **external)
+        *pair(NEW, NEW, external, external),
+        service("c", clusterIP="10.96.0.3", created=OLD, externalIPs=external["externalIPs"]),
     )
     assert fronts(found)["172.17.0.1:80/tcp"] == "test/c:80/tcp"
     for loser in "ab":

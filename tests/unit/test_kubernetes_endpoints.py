@@ -35,7 +35,7 @@ READY: dict[str, Any] = {"ready": True, "serving": True, "terminating": False}
 LEAVING: dict[str, Any] = {"ready": False, "serving": True, "terminating": True}
 GONE: dict[str, Any] = {"ready": False, "serving": False, "terminating": True}
 NOT_YET: dict[str, Any] = {"ready": False, "serving": False, "terminating": False}
-EVERYWHERE = {
+EVERYWHERE: dict[str, Any] = {
     "type": "LoadBalancer",
     "ports": [{"port": 80, "nodePort": 30080}],
     "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
@@ -114,6 +114,8 @@ def test_slices_of_v1beta1() -> None:
     assert reach(found, FRONT) == at(A)
     assert reach(plan(service(internalTrafficPolicy="Local"), old, node="node-b"), FRONT) == "DROP"
     assert told(found, "v1beta1", "topology")
+    old["apiVersion"] = "discovery.k8s.io/v1"  # which has other uses for that field, if any
+    assert reach(plan(service(internalTrafficPolicy="Local"), old), FRONT) == "DROP"
 
 
 def test_legacy_endpoints_beside_slices() -> None:
@@ -204,8 +206,7 @@ def test_conditions(conditions: dict[str, Any] | None, usable: bool) -> None:
 
 def test_the_first_address_alone() -> None:
     assert served(endpoint_slice({"addresses": [A, B]})) == at(A)
-    for nothing in ([], None):
-        assert served(endpoint_slice({"addresses": nothing}, B)) == at(B)
+    assert served(endpoint_slice({"addresses": []}, {"addresses": None}, {}, B)) == at(B)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_leaving_ones_are_used_when_there_is_nothing_else() -> None:
 
 
 def test_states() -> None:
-    serving = {"ready": False, "serving": True, "terminating": False}
+    serving: dict[str, Any] = {"ready": False, "serving": True, "terminating": False}
     ends = [
         endpoint(A, "node-a", **READY),
         endpoint(B, **LEAVING),
@@ -305,7 +306,7 @@ def test_states() -> None:
 
 
 def test_each_set_falls_back_by_itself() -> None:
-    local = {**EVERYWHERE, "externalTrafficPolicy": "Local"}
+    local: dict[str, Any] = {**EVERYWHERE, "externalTrafficPolicy": "Local"}
     slices = endpoint_slice(endpoint(A, "node-a", **LEAVING), endpoint(B, "node-b", **READY))
     found = plan(service(**local), slices)
     assert reach(found, VIP, OUTSIDE) == at(A)
@@ -313,6 +314,13 @@ def test_each_set_falls_back_by_itself() -> None:
     assert states(slices, spec=local) == {f"{A}:8080": (ACTIVE, IN_LOCAL), f"{B}:8080": (ACTIVE, IN_BOTH)}
     assert states(slices)[f"{A}:8080"] == (DRAINING, IN_BOTH)  # no policy asks for the local set
     assert IN_CLUSTER | IN_LOCAL == IN_BOTH
+
+
+def test_the_local_set_does_not_fall_back_while_it_has_a_ready_one() -> None:
+    local: dict[str, Any] = {**EVERYWHERE, "externalTrafficPolicy": "Local"}
+    slices = endpoint_slice(endpoint(A, "node-a", **LEAVING), endpoint(B, "node-a", **READY))
+    assert reach(plan(service(**local), slices), VIP, OUTSIDE) == at(B)
+    assert states(slices, spec=local)[f"{A}:8080"] == (DRAINING, IN_BOTH)
 
 
 # R21, R22: policies.
@@ -415,7 +423,7 @@ def test_connections_to_those_that_hints_leave_out_live() -> None:
 
 
 def test_each_family_has_its_own_hints() -> None:
-    dual = {"clusterIPs": ["10.96.0.20", "fd00:96::20"], "ipFamilies": ["IPv4", "IPv6"]}
+    dual: dict[str, Any] = {"clusterIPs": ["10.96.0.20", "fd00:96::20"], "ipFamilies": ["IPv4", "IPv6"]}
     four = endpoint_slice(endpoint(A, zones=["z"]), endpoint(B, zones=["y"]))
     six = endpoint_slice("fd00::1", "fd00::2", name="six", family="IPv6")
     found = plan(service(**dual), four, six, zone="z")

@@ -255,7 +255,7 @@ def path_of(way: Way) -> str:
 
 EVERY_FIELD = [(base, way) for base in (FULL, FULL_SLICE, FULL_NODE) for way in ways(base)]
 ANYTHING_GOES = {"$.spec.taints[0].key"}
-STRANGE = (NAN, 7, -(10**30), True, "\x1b[2J", [], {}, [[]], [{}], [7], {"a": 7}, None, ...)
+STRANGE: tuple[Any, ...] = (NAN, 7, -(10**30), True, "\x1b[2J", [], {}, [[]], [{}], [7], {"a": 7}, None, ...)
 
 
 def outcome(*documents: Any) -> Desired | ObjectProblem:
