@@ -28,7 +28,7 @@ CLIENTS = (OUTSIDE, POD, NODE)
 maybe = st.sampled_from([None, True, False])
 conditions = st.one_of(
     st.sampled_from([(None, None, None), (True, True, False)]),
-    st.sampled_from([(False, True, True), (False, False, True), (False, False, False)]),
+    st.sampled_from([(False, True, True), (False, False, True), (False, False, False), (False, True, False)]),
     st.tuples(maybe, maybe, maybe),
 )
 few = st.lists(st.sampled_from(ZONES), max_size=2, unique=True)

@@ -18,7 +18,7 @@ from svcctl.model.service_endpoint import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from svcctl.model.service import ServiceFrontend
     from svcctl.model.service_endpoint import Frontend
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _RANK = {KIND_CLUSTER: 0, KIND_NODE_PORT: 0, KIND_LOAD_BALANCER: 1, KIND_EXTERNAL: 2}
 
 
-def settle_frontends(claimants: Iterable[Claimant], notices: Notices) -> None:
+def settle_frontends(claimants: Sequence[Claimant], notices: Notices) -> None:
     """Takes frontends that another claimant has a better right to out of the lists, and tells of each.
 
     `claimants` come oldest first, then by name.
@@ -48,12 +48,16 @@ def settle_frontends(claimants: Iterable[Claimant], notices: Notices) -> None:
                 owners[frontend] = claim
                 claim = known
             lost.append((frontend, claim[2]))
-    for frontend, (service, name, frontends) in lost:
-        frontends[:] = [each for each in frontends if each.frontend != frontend]
+    taken: dict[str, set[Frontend]] = {}
+    for frontend, (service, name, _) in lost:
+        taken.setdefault(name, set()).add(frontend)
         winner = owners[frontend][2][1]
         notices.warn(
             service.item.subject, f"{name} does not get {format_frontend(frontend)}: it is {winner}'s"
         )
+    for _, name, frontends in claimants:
+        if name in taken:
+            frontends[:] = [each for each in frontends if each.frontend not in taken[name]]
 
 
 def settle_health_ports(

@@ -27,11 +27,8 @@ def gather(slices: Iterable[SliceOf], family: int, port: ServicePort) -> tuple[d
     found: dict[Backend, Said] = {}
     matched = False
     for at, ports, endpoints in slices:
-        if at != family:
-            continue
-        for name, protocol, number in ports:
-            if name != port.name or protocol != port.protocol:
-                continue
+        numbers = ports.get((port.name, port.protocol)) if at == family else None
+        for number in numbers or ():
             matched = True
             for address, said in endpoints:
                 backend = Backend(family, address, number)

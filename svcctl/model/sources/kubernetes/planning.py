@@ -62,6 +62,7 @@ class _Port(Record):
     members: list[Member]
     external_local: bool
     ready_here: set[Address]
+    matched: bool
 
 
 def desired(documents: Iterable[Mapping[str, object]], options: Options) -> Desired:
@@ -92,11 +93,12 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
     wanted = {each.key for each in services}
     slices = _slices(intake, wanted, node, addresses, notices, old_headless=old)
     external = admit_external(services, [each.node for each in nodes], options.external_ips, notices)
-    ports = []
+    ports: list[_Port] = []
     for service in services:
         mine = slices.get(service.key, [])
-        for port in service.ports:
-            ports.append(_port(service, port, external[service.key], mine, where, notices))
+        made = [_port(service, port, external[service.key], mine, where, notices) for port in service.ports]
+        _tell_mismatch(service, [each.port for each in made if not each.matched], mine, notices)
+        ports += made
     claimants = [(each.service, each.name, each.frontends) for each in ports]
     settle_frontends(claimants, notices)
     health = settle_health_ports(services, claimants, notices)
@@ -168,21 +170,24 @@ def _port(
             notices.note(
                 "", "zone hints are not followed: our zone is not known (a Node object's label, or --zone)"
             )
-    if not matched:
-        _tell_mismatch(service, port, slices, notices)
-    return _Port(service, port, name, frontends, members, external_local, ready_here)
+    return _Port(service, port, name, frontends, members, external_local, ready_here, matched)
 
 
-def _tell_mismatch(service: Facts, port: ServicePort, slices: list[SliceOf], notices: Notices) -> None:
+def _tell_mismatch(service: Facts, lost: list[ServicePort], slices: list[SliceOf], notices: Notices) -> None:
     """Names that do not meet are the usual fault of slices made by hand."""
-    there = sorted(
-        {(name, PROTOCOL_NAMES[protocol].upper()) for one in slices for name, protocol, _ in one.ports}
-    )
+    there = sorted({key for one in slices for key in one.ports}) if lost else []
     if not there:
         return  # no pods: the controller's slice has no ports then
-    words = ", ".join(f"{name!r}/{protocol}" for name, protocol in there[:5])
-    mine = f"{port.name!r}/{PROTOCOL_NAMES[port.protocol].upper()}"
-    notices.note(service.item.subject, f"port {mine} has no backends: its EndpointSlices have {words}")
+    words = ", ".join(_port_words(*key) for key in there[:5])
+    for port in lost:
+        text = (
+            f"port {_port_words(port.name, port.protocol)} has no backends: its EndpointSlices have {words}"
+        )
+        notices.note(service.item.subject, text)
+
+
+def _port_words(name: str, protocol: int) -> str:
+    return f"{name!r}/{PROTOCOL_NAMES[protocol].upper()}"
 
 
 def _ready_here(ports: Iterable[_Port]) -> dict[Key, int]:

@@ -214,7 +214,7 @@ def _node_port(
 
 def _listed(item: Item, what: str, given: list[str], addresses: Addresses, notices: Notices) -> list[Address]:
     """Addresses that others than the API server chose: what cannot be one is left out and told."""
-    found: list[Address] = []
+    found: dict[Address, None] = {}
     for value in given:
         address = addresses.read(value.strip())
         fault = special(*address) if address else "no address"
@@ -222,9 +222,9 @@ def _listed(item: Item, what: str, given: list[str], addresses: Addresses, notic
             fault = ""  # some clouds have balancers there
         if address is None or fault:
             notices.warn(item.subject, f"{shown(value)} in {what} is left out: {fault}")
-        elif address not in found:
-            found.append(address)
-    return found
+        else:
+            found[address] = None
+    return list(found)
 
 
 def _balancer(item: Item, addresses: Addresses, notices: Notices) -> list[Address]:

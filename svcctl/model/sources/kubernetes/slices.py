@@ -37,10 +37,10 @@ _IGNORED_TYPES = ("FQDN",)
 
 
 class SliceOf(Record):
-    """A slice of one family: (name, protocol, number) of its ports, and its endpoints by 16 bytes of address."""
+    """A slice of one family: (name, protocol) of its ports -> numbers, and its endpoints by 16 bytes of address."""
 
     family: int
-    ports: tuple[tuple[str, int, int], ...]
+    ports: dict[tuple[str, int], list[int]]
     endpoints: list[tuple[bytes, Said]]
 
 
@@ -94,9 +94,9 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
     return SliceOf(family, _ports(content, place), found)
 
 
-def _ports(content: Mapping[str, object], place: Place) -> tuple[tuple[str, int, int], ...]:
+def _ports(content: Mapping[str, object], place: Place) -> dict[tuple[str, int], list[int]]:
     """A port without a name has the name "", as the API server fills in; one whose name is null has none."""
-    found: list[tuple[str, int, int]] = []
+    found: dict[tuple[str, int], list[int]] = {}
     for number, one in enumerate(objects(content, "ports", place)):
         path = place.under("ports").under(number)
         named = port_name(one, "name", path)
@@ -104,8 +104,8 @@ def _ports(content: Mapping[str, object], place: Place) -> tuple[tuple[str, int,
         protocol = _PROTOCOLS.get(choice(one, "protocol", path, ("TCP", "UDP", "SCTP")))
         unnamed = "name" in one and one["name"] is None
         if port and protocol is not None and not unnamed:
-            found.append((named, protocol, port))
-    return tuple(found)
+            found.setdefault((named, protocol), []).append(port)
+    return found
 
 
 def _short(address: str) -> str:
