@@ -129,7 +129,8 @@ def test_unconnected_sockets_are_spread(balanced: Balanced) -> None:
             one.sendto(b"?", (VIP, 53))
     found = balanced.farm.takers("udp")
     assert found.total() == 1000
-    assert all(abs(found[backend] - 200) < 4 * math.sqrt(1000 * 0.2 * 0.8) for backend in backends), found
+    # Four times that is passed once in 3,000 runs.
+    assert all(abs(found[backend] - 200) < 5 * math.sqrt(1000 * 0.2 * 0.8) for backend in backends), found
 
 
 class Churn:
