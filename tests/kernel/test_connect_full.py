@@ -6,6 +6,7 @@ import errno
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from svcctl.state.place import Place
 from svcctl.state.service_change import apply_change, plan_change
 from svcctl.state.session import open_reader
 from svcctl.state.writer import open_writer
-from tests.lib.balanced import VIP, Balanced, balanced
+from tests.lib.balanced import VIP, Balanced, balanced, name
 from tests.lib.pins import dump
 from tests.lib.svc import svc, svc_process
 from tests.lib.world import World
@@ -112,6 +113,26 @@ def test_every_map_is_looked_at(balanced: Balanced, table: str) -> None:
         balanced, table, "service", "add", "more", "--frontend", f"{VIP}:81/tcp", "--backend", "127.0.1.2:1"
     )
     assert balanced.ask(VIP, 80) == backend
+
+
+@pytest.mark.parametrize("counter", ["next_service", "next_backend", "next_block"])
+def test_ids(balanced: Balanced, counter: str) -> None:
+    """They have 32 bits; the last one is as good as any, and after it the command fails before it writes. T16."""
+    backend = balanced.farm.open("127.0.1.1", 8080)
+    with open_writer(Place(), "test") as writer, writer.changing():
+        last: dict[str, Any] = {counter: 0xFFFFFFFE}
+        writer.put_meta(writer.meta()._replace(**last))
+    balanced.add("web", f"{VIP}:80/tcp", backends=[backend])
+    with balanced.client(VIP, 80) as one:
+        assert name(one.getpeername()) == (VIP, 80)
+        assert balanced.farm.taker() == backend
+    svc("service", "delete", "web")
+    assert balanced.error(VIP, 80) == errno.ENETUNREACH
+    before = dump(balanced.state_dir, but=MOVING)
+    ran = svc("service", "add", "web", "--frontend", f"{VIP}:80/tcp", "--backend", backend, code=8)
+    assert "no free id" in ran.err
+    assert dump(balanced.state_dir, but=MOVING) == before
+    svc("check")
 
 
 CALLS: tuple[tuple[object, ...], ...] = (
