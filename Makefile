@@ -49,7 +49,7 @@ format: need-build build $(DEV) ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: need-test build $(DEV) ## measurements, each against a peer of the same run; B="startup connect" for some
+bench: need-bench build $(DEV) ## measurements, each against a peer of the same run; B="startup connect" for some
 	$(SUDO) scripts/bench $(B)
 
 matrix: need-test need-matrix build $(DEV) ## the quick tests inside five Debian kernels (qemu); K="5.10 7" for some

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-NOT_IN_BATCH = frozenset(("batch", "check", "gc", "load", "unload", "upgrade"))
-"""Commands that take the lock in their own way, or make and remove what the batch holds open."""
+NOT_IN_BATCH = frozenset(("batch", "check", "gc", "load", "top", "unload", "upgrade"))
+"""Commands that take the lock in their own way, make and remove what the batch holds open, or watch for a while."""
 
 
 class Session:

@@ -55,6 +55,7 @@ _ROWS = (
     ("export", CONFIGURATION, "Print the desired state as a file."),
     ("save", CONFIGURATION, "Write the export where the boot unit restores it."),
     ("metrics", CONFIGURATION, "Prometheus metrics, served or printed once."),
+    ("top", CONFIGURATION, "Live rates by label and service."),
     ("version", GENERAL, "Print the version."),
     ("help", GENERAL, "Help for a command or a topic."),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import Conflict
+from svcctl.errors import Conflict, Full
 from svcctl.maps import catalog, enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
@@ -248,7 +248,17 @@ def _deltas(change: Change) -> dict[str, int]:
     }
 
 
+LAST_ID = 0xFFFFFFFF
+"""Numbers are never given out twice, so at some time there are none left."""
+
+
 def _check_room(state: State, change: Change) -> None:
+    for counter, following in change.reserve.items():
+        if following > LAST_ID:
+            raise Full(
+                f"no free id: every number for a {counter.removeprefix('next_')} has been given out",
+                hint="'svcctl unload' and 'svcctl load' begin anew with 1",
+            )
     for name, more in _deltas(change).items():
         if more > 0:
             usage = state.usage(name)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Test programs on the balancer's own headers and maps. Programs of cgroup hooks
- * cannot be test-run, these can: one draw, or one read, a run.
+ * cannot be test-run, these can: DRAWS draws, or one read, a run.
  */
 #include <linux/bpf.h>
 #include "svc_select.h"
 
 #define TARGETS 256
+#define DRAWS 16
 
 struct target {
 	struct svc_frontend_key key;
@@ -29,9 +30,9 @@ struct {
 	__type(value, __u64);
 } outcomes SEC(".maps");
 
-/* How often the backend with this port was drawn. */
+/* How often the backend with this port was drawn, by each CPU. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 65536);
 	__type(key, __u32);
 	__type(value, __u64);
@@ -62,7 +63,7 @@ attempt(const struct svc_frontend_key *key, struct svc_pick *pick)
 	return pick_random(block, pick);
 }
 
-/* One draw of the first target. */
+/* Draws of the first target. */
 SEC("tc")
 int draw(struct __sk_buff *skb)
 {
@@ -71,8 +72,13 @@ int draw(struct __sk_buff *skb)
 	__u32 zero = 0;
 
 	target = bpf_map_lookup_elem(&targets, &zero);
-	if (target && attempt(&target->key, &pick) == SVC_FOUND_BACKEND)
-		count(&tally, pick.port);
+	if (!target)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < DRAWS; i++) {
+		if (attempt(&target->key, &pick) == SVC_FOUND_BACKEND)
+			count(&tally, pick.port);
+	}
 	return 0;
 }
 

@@ -106,6 +106,7 @@ def test_keep_going_ends_with_the_first_code(loaded: World, tmp_path: Path) -> N
         ("gc", "gc"),
         ("batch -", "batch"),
         ("metrics 127.0.0.1 0", "metrics"),
+        ("top", "top"),
         ("--bpffs /tmp bind x tcp ::1 1", "--bpffs"),
         ("bind x tcp ::1 1 --netns /proc/self/ns/net2", "--netns"),
     ],

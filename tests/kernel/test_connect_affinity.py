@@ -40,33 +40,36 @@ def age(balanced: Balanced, seconds: float) -> None:
 
 
 def test_sliding_time_out(balanced: Balanced, backends: list[str]) -> None:
-    """3 s: uses at 0, 2 and 4 s stay together; 3 s of silence let go. T21."""
-    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=3)
+    """3,000 s: uses at 0, 2,900 and 5,800 s stay together; 3,000 s of silence let go. T21."""
+    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=3000)
     first = balanced.ask(VIP, 80)
     for _ in range(5):
-        age(balanced, 2.9)
+        age(balanced, 2900)
         assert balanced.ask(VIP, 80) == first
     stats = balanced.stats("web")
     assert (stats.connections, stats.affinity) == (6, 5)
     found = set()
     for _ in range(30):
-        age(balanced, 3.01)
+        age(balanced, 3000.01)
         found.add(balanced.ask(VIP, 80))
     assert len(found) > 2
     assert balanced.stats("web").affinity == 5
 
 
 def test_with_real_time(balanced: Balanced, backends: list[str]) -> None:
-    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=1)
-    first = balanced.ask(VIP, 80)
-    for _ in range(3):
-        time.sleep(0.5)
-        assert balanced.ask(VIP, 80) == first
-    found = {first}
+    """T21, by the clock: 3 s, used every second and more. What a busy machine makes longer than that is not judged."""
+    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=3)
+    before, first = time.monotonic(), balanced.ask(VIP, 80)
     for _ in range(4):
-        time.sleep(1.05)
-        found.add(balanced.ask(VIP, 80))
-    assert len(found) > 1
+        time.sleep(1.2)
+        began, found = time.monotonic(), balanced.ask(VIP, 80)
+        assert found == first or time.monotonic() - before > 3
+        before, first = began, found
+    silences = 0
+    while balanced.ask(VIP, 80) == first:
+        silences += 1
+        assert silences < 20  # of eight backends
+        time.sleep(3.05)
 
 
 def test_largest_time_out(balanced: Balanced, backends: list[str]) -> None:
@@ -215,18 +218,18 @@ def test_connections_at_once(balanced: Balanced, backends: list[str]) -> None:
 
 def test_udp_flow_and_affinity(balanced: Balanced, backends: list[str]) -> None:
     """A flow stays on its backend and keeps the client's affinity alive; a new connect goes by affinity."""
-    balanced.add("dns", f"{VIP}:53/udp", backends=backends, affinity=3)
+    balanced.add("dns", f"{VIP}:53/udp", backends=backends, affinity=300)
     with balanced.socket("udp") as one:
         one.sendto(b"?", (VIP, 53))
         first = balanced.farm.taker("udp")
         for _ in range(4):
-            age(balanced, 2.5)
+            age(balanced, 250)
             one.sendto(b"?", (VIP, 53))
             assert balanced.farm.taker("udp") == first
         assert balanced.ask(VIP, 53, "udp") == first  # of another socket
         # Expired, and taken over by another connection: the flow stays, a connect does not.
         for _ in range(50):
-            age(balanced, 4)
+            age(balanced, 400)
             second = balanced.ask(VIP, 53, "udp")
             if second != first:
                 break

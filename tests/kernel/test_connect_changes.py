@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import pytest
@@ -15,21 +16,27 @@ import pytest
 from svcctl.bpf.link import query_programs
 from svcctl.host.cgroup import open_cgroup
 from svcctl.maps import catalog
+from svcctl.model.service_edit import add_backends
+from svcctl.model.service_endpoint import parse_backend_spec
+from svcctl.state import services
+from svcctl.state.place import Place
+from svcctl.state.service_change import apply_change, plan_change
+from svcctl.state.writer import open_writer
 from tests.lib.balanced import VIP, Balanced
 from tests.lib.child import Child, child
-from tests.lib.servers import Server
+from tests.lib.servers import SLOWNESS, Server
 from tests.lib.svc import svc
 
-ROUNDS = 1000 if os.environ.get("SVCCTL_LONG") == "1" else 200
+ROUNDS, SETS, OF_EACH = 1000, 8, 3
 
 _CLIENT = """
 import selectors, threading
 from collections import Counter
-heard, stop = Counter(), threading.Event()
+heard, stop, done, met = Counter(), threading.Event(), [], []
 
 def tcp(address, port):
     s = socket.socket()
-    s.settimeout(10)
+    s.settimeout(60)
     try:
         s.connect((address, port))
         name = b''
@@ -41,14 +48,19 @@ def tcp(address, port):
     finally:
         s.close()
 
-def loop(address, port):
+def loop(number, address, port):
     while not stop.is_set():
-        heard[tcp(address, port)] += 1
+        began = time.monotonic_ns()
+        name = tcp(address, port)
+        heard[name] += 1
+        met.append((began, time.monotonic_ns(), name))
+        done[number] += 1
 
 threads = []
 def start(address, port, count):
     for _ in range(count):
-        threads.append(threading.Thread(target=loop, args=(address, port)))
+        done.append(0)
+        threads.append(threading.Thread(target=loop, args=(len(threads), address, port)))
         threads[-1].start()
 """
 
@@ -72,33 +84,71 @@ def heard(one: Child) -> dict[str, int]:
 
 def wait_for_more(one: Child, more: int) -> None:
     goal = sum(heard(one).values()) + more
-    for _ in range(2000):
-        if sum(heard(one).values()) >= goal:
-            return
+    end = time.monotonic() + 60 * SLOWNESS
+    while sum(heard(one).values()) < goal:
+        assert time.monotonic() < end, "the clients have stopped"
         time.sleep(0.005)
-    raise AssertionError("the clients have stopped")
+
+
+def wait_for_all(one: Child) -> None:
+    """Until every connection that had begun is over: each thread has made one more since, from its beginning."""
+    before = one.run("out = list(done)")
+    end = time.monotonic() + 60 * SLOWNESS
+    while any(now < then + 2 for then, now in zip(before, one.run("out = list(done)"), strict=True)):
+        assert time.monotonic() < end, "the clients have stopped"
+        time.sleep(0.002)
 
 
 @pytest.mark.timeout(900)
 def test_backends_replaced_completely(balanced: Balanced, server: Server) -> None:
-    """200 times (SVCCTL_LONG=1: 1,000): the old ones are gone for good right after. None fails."""
+    """1,000 times at one stroke, by the writers' own code, under connects.
+
+    None fails, and each meets a backend of a set that was the service's at some time while it was made.
+    """
+    sets = [[f"127.0.{2 + n}.{1 + each}:8080" for each in range(OF_EACH)] for n in range(SETS)]
+    for number, backends in enumerate(sets):
+        for each, backend in enumerate(backends):
+            server.open(f"{number} {each}", address=backend.partition(":")[0], port=8080)
+    balanced.add("web", f"{VIP}:80/tcp", backends=sets[0])
+    begun, over = [0], [0]  # of the change to set n % SETS, n from 0 on
+    with clients(VIP, 80) as one, open_writer(Place(), "test") as writer:
+        for number in range(1, ROUNDS + 1):
+            members = [parse_backend_spec(backend) for backend in sets[number % SETS]]
+            have = services.get(writer, "web", "replace")
+            want = add_backends(have.service._replace(members=()), members, 0)
+            begun.append(time.monotonic_ns())
+            apply_change(writer, plan_change(writer, have, want))
+            over.append(time.monotonic_ns())
+            if number % 97 == 0:  # each set in its turn
+                wait_for_more(one, 20)
+        one.run("stop.set()\nfor t in threads: t.join()")
+        met = one.run("out = met")
+    for start, end, name in met:
+        assert name.partition(" ")[0] in map(str, range(SETS)), name
+        # Sets that had come before it was over, less those that had gone before it began.
+        first = max(bisect_right(over, start) - 1, 0)
+        last = bisect_right(begun, end) - 1
+        assert int(name[0]) in {n % SETS for n in range(first, last + 1)}, (first, last, name)
+    assert len({name[0] for _, _, name in met}) == SETS
+
+
+@pytest.mark.timeout(300)
+def test_backends_that_are_gone_for_good(balanced: Balanced, server: Server) -> None:
+    """By the commands: once those that had chosen it have got there, a backend that was deleted can be shut down."""
     server.open("r0", address="127.0.2.0", port=8080)
     names = ["127.0.2.0:8080"]
     balanced.add("web", f"{VIP}:80/tcp", backends=names)
     with clients(VIP, 80) as one:
-        for number in range(1, ROUNDS + 1):
-            address = f"127.0.2.{number % 250}"
+        for number in range(1, 61):
+            address = f"127.0.2.{number}"
             server.open(f"r{number}", address=address, port=8080)
             svc("backend", "add", "web", f"{address}:8080")
             svc("backend", "delete", "web", names.pop())
             names.append(f"{address}:8080")
-            if number % 10 == 0:
-                # Whoever had chosen it before has long got there.
-                time.sleep(0.05)
-                for old in range(number - 10, number):
+            if number % 5 == 0:
+                wait_for_all(one)
+                for old in range(number - 5, number):
                     server.close(f"r{old}")
-            if number % 50 == 0:
-                wait_for_more(one, 20)
         wait_for_more(one, 20)
         found = heard(one)
     assert not [text for text in found if not text.startswith("r")], found
@@ -228,14 +278,16 @@ def test_reply_names_while_backends_change(balanced: Balanced) -> None:
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        for number in range(60):
+        number, end = 0, time.monotonic() + 60 * SLOWNESS
+        while number < 60 or (asked < 1000 and time.monotonic() < end):
             svc("backend", "add", "dns", f"127.0.1.9:{1000 + number}")
             svc("backend", "delete", "dns", f"127.0.1.9:{1000 + number}")
+            number += 1
     finally:
         stop.set()
         thread.join()
     assert wrong == []
-    assert asked > 1000
+    assert asked >= 1000
 
 
 def test_shared_backends_outlive_one_service(balanced: Balanced) -> None:
@@ -244,12 +296,12 @@ def test_shared_backends_outlive_one_service(balanced: Balanced) -> None:
     balanced.add("one", f"{VIP}:80/tcp", backends=backends)
     balanced.add("two", f"{VIP}:81/tcp", backends=backends)
     svc("backend", "delete", "one", backends[0])
-    assert set(balanced.ask_often(30, VIP, 81)) == set(backends)
-    assert set(balanced.ask_often(30, VIP, 80)) == set(backends[1:])
+    assert set(balanced.ask_often(40, VIP, 81)) == set(backends)
+    assert set(balanced.ask_often(40, VIP, 80)) == set(backends[1:])
     svc("service", "delete", "one")
-    assert set(balanced.ask_often(30, VIP, 81)) == set(backends)
+    assert set(balanced.ask_often(40, VIP, 81)) == set(backends)
     assert balanced.error(VIP, 80) == errno.ENETUNREACH
-    assert sum(balanced.picks(backend) for backend in backends) == 90
+    assert sum(balanced.picks(backend) for backend in backends) == 120
 
 
 def test_counters_of_a_new_owner_start_at_zero(balanced: Balanced) -> None:
@@ -280,4 +332,4 @@ def test_one_source_port_again_and_again(balanced: Balanced) -> None:
             worst = max(worst, time.perf_counter() - before)
         assert number < 60 or balanced.farm.takers()[backends[0]] == 0
         balanced.farm.takers()
-    assert worst < 2
+    assert worst < 20  # who waits for a busy machine waits for less than for a packet that was lost

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.balanced import VIP, VIP6, Balanced
+from tests.lib.bpf_source import clang
 from tests.lib.responders import ANSWER4, ANSWER6, dns, http
 from tests.lib.servers import SLOWNESS
 from tests.lib.svc import svc
@@ -55,9 +56,9 @@ def names(balanced: Balanced) -> Iterator[dict[str, list[str]]]:
 
 
 def test_curl(balanced: Balanced, web: dict[str, list[str]]) -> None:
-    """30 of them are spread over all backends; what curl says of its peer is the service."""
+    """40 of them are spread over all backends; what curl says of its peer is the service."""
     found: Counter[str] = Counter()
-    for _ in range(30):
+    for _ in range(40):
         body, _, peer = run("curl", "-sS", "-w", "%{remote_ip} %{remote_port}", f"http://{VIP}/").partition(
             "\n"
         )
@@ -90,22 +91,26 @@ def test_curl_keeps_its_connection(balanced: Balanced, web: dict[str, list[str]]
 
 
 def test_dig(names: dict[str, list[str]]) -> None:
-    """Without the hook of recvmsg it would say: reply from unexpected source."""
-    for _ in range(10):
-        out = run("dig", "+tries=1", "+time=5", f"@{VIP}", "www.example", "A")
+    """Without the hook of recvmsg it would say: reply from unexpected source. (It takes no ::ffff: address itself.)"""
+    for _ in range(15):
+        out = run("dig", "+tries=1", "+time=20", f"@{VIP}", "www.example", "A")
         assert f"SERVER: {VIP}#53" in out
         assert ANSWER4 in out
         assert "unexpected" not in out
-    assert sum(map(len, names.values())) == 10
+    assert sum(map(len, names.values())) == 15
     assert sum(bool(asked) for asked in names.values()) > 1
 
 
 @pytest.fixture
-def resolver(balanced: Balanced, tmp_path: Path, names: dict[str, list[str]]) -> None:
-    """The system's resolver asks the service, in this world only."""
+def resolver(
+    balanced: Balanced, tmp_path: Path, names: dict[str, list[str]], request: pytest.FixtureRequest
+) -> None:
+    """The system's resolver asks the service, in this world only. Indirect parameter: by which address."""
     # Without an address that is not loopback, glibc holds a family to be of no use.
     balanced.world.sh("ip address add 192.0.2.1/32 dev lo; ip address add 2001:db8::1/128 dev lo nodad")
-    (tmp_path / "resolv.conf").write_text(f"nameserver {VIP}\noptions timeout:5 attempts:1\n")
+    (tmp_path / "resolv.conf").write_text(
+        f"nameserver {getattr(request, 'param', VIP)}\noptions timeout:20 attempts:1\n"
+    )
     (tmp_path / "nsswitch.conf").write_text("hosts: dns\n")
     for file in ("resolv.conf", "nsswitch.conf"):
         target = os.path.realpath(f"/etc/{file}")
@@ -114,6 +119,7 @@ def resolver(balanced: Balanced, tmp_path: Path, names: dict[str, list[str]]) ->
         balanced.world.sh(f"mount --bind {tmp_path}/{file} {target}")
 
 
+@pytest.mark.parametrize("resolver", [VIP, f"::ffff:{VIP}"], ids=["ipv4", "mapped"], indirect=True)
 def test_getent(resolver: None, names: dict[str, list[str]]) -> None:
     """glibc connects its socket and checks where answers come from."""
     assert ANSWER4 in run("getent", "ahostsv4", "www.example")
@@ -126,7 +132,7 @@ def test_getent(resolver: None, names: dict[str, list[str]]) -> None:
 
 
 def test_asyncio(balanced: Balanced, web: dict[str, list[str]]) -> None:
-    """50 connections at once, non-blocking, each with the service as its peer; both families."""
+    """60 connections at once, non-blocking, each with the service as its peer; both families, and mapped."""
 
     async def fetch(address: str) -> str:
         reader, writer = await asyncio.open_connection(address, 80)
@@ -139,11 +145,12 @@ def test_asyncio(balanced: Balanced, web: dict[str, list[str]]) -> None:
         return answer.split()[-1].decode()
 
     async def everything() -> list[str]:
-        return await asyncio.gather(*(fetch(VIP6 if n % 5 == 0 else VIP) for n in range(50)))
+        addresses = (VIP, VIP, VIP6, VIP, f"::ffff:{VIP}")
+        return await asyncio.gather(*(fetch(addresses[n % 5]) for n in range(60)))
 
     found = Counter(asyncio.run(everything()))
     assert set(found) == {*BACKENDS, "::1:8080"}
-    assert found["::1:8080"] == 10
+    assert found["::1:8080"] == 12
 
 
 def test_asyncio_datagrams(balanced: Balanced, names: dict[str, list[str]]) -> None:
@@ -160,34 +167,41 @@ def test_asyncio_datagrams(balanced: Balanced, names: dict[str, list[str]]) -> N
         def error_received(self, exc: Exception) -> None:
             self.heard.set_exception(exc)
 
-    async def ask(connected: bool) -> object:
+    async def ask(connected: bool, address: str = VIP) -> object:
         loop = asyncio.get_running_loop()
-        where = {"remote_addr": (VIP, 53)} if connected else {"local_addr": ("0.0.0.0", 0)}
+        own = ("::" if ":" in address else "0.0.0.0", 0)
+        where = {"remote_addr": (address, 53)} if connected else {"local_addr": own}
         transport, client = await loop.create_datagram_endpoint(Client, **where)  # type: ignore[arg-type]
-        transport.sendto(question, None if connected else (VIP, 53))
+        transport.sendto(question, None if connected else (address, 53))
         try:
-            return await asyncio.wait_for(client.heard, 10)
+            return await asyncio.wait_for(client.heard, 60)
         finally:
             transport.close()
 
     assert asyncio.run(ask(True)) == (VIP, 53)
     assert asyncio.run(ask(False)) == (VIP, 53)
+    for connected in (True, False):
+        assert asyncio.run(ask(connected, f"::ffff:{VIP}")) == (f"::ffff:{VIP}", 53, 0, 0)
 
 
 def test_requests_library(balanced: Balanced, web: dict[str, list[str]]) -> None:
     pytest.importorskip("requests")
     code = (
         f"import requests\ns = requests.Session()\n"
-        f"print(*[requests.get('http://{VIP}/').text.strip() for _ in range(20)])\n"
-        f"print(*{{s.get('http://{VIP}/').text.strip() for _ in range(10)}})"
+        f"print(*[requests.get('http://{VIP}/').text.strip() for _ in range(40)])\n"
+        f"print(*{{s.get('http://{VIP}/').text.strip() for _ in range(10)}})\n"
+        f"print(*[requests.get('http://{MAPPED}/').text.strip() for _ in range(5)])\n"
+        f"print(*[requests.get('http://[{VIP6}]/').text.strip() for _ in range(5)])"
     )
-    first, second = run(sys.executable, "-c", code).splitlines()
+    first, second, mapped, six = run(sys.executable, "-c", code).splitlines()
     assert set(first.split()) == set(BACKENDS)
     assert len(second.split()) == 1
+    assert set(mapped.split()) <= set(BACKENDS)
+    assert set(six.split()) == {"::1:8080"}
 
 
 def test_urllib(balanced: Balanced, web: dict[str, list[str]]) -> None:
-    code = f"import urllib.request as u\nprint(*[u.urlopen('http://{VIP}/').read().decode().strip() for _ in range(20)])"
+    code = f"import urllib.request as u\nprint(*[u.urlopen('http://{VIP}/').read().decode().strip() for _ in range(40)])"
     assert set(run(sys.executable, "-c", code).split()) == set(BACKENDS)
 
 
@@ -207,7 +221,11 @@ def nginx(tmp_path: Path) -> Iterator[str]:
             server {{
                 listen 127.0.3.1:8000;
                 location / {{
-                    proxy_pass http://{VIP}:80; proxy_connect_timeout 5s;
+                    proxy_pass http://{VIP}:80; proxy_connect_timeout 60s;
+                    add_header X-Upstream $upstream_addr;
+                }}
+                location /mapped {{
+                    proxy_pass http://{MAPPED}:80/; proxy_connect_timeout 60s;
                     add_header X-Upstream $upstream_addr;
                 }}
             }}
@@ -218,7 +236,7 @@ def nginx(tmp_path: Path) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        for _ in range(200):
+        for _ in range(int(1200 * SLOWNESS)):
             if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
                 break
             assert process.poll() is None, (tmp_path / "error.log").read_text()
@@ -232,9 +250,12 @@ def nginx(tmp_path: Path) -> Iterator[str]:
 
 def test_nginx_as_a_proxy(balanced: Balanced, web: dict[str, list[str]], nginx: str) -> None:
     """Every request is a connection to the service: they are spread, and follow a change of backends at once."""
-    found = Counter(run("curl", "-sS", *[f"http://{nginx}/"] * 30).split())
+    found = Counter(run("curl", "-sS", *[f"http://{nginx}/"] * 40).split())
     assert set(found) == set(BACKENDS)
     assert f"X-Upstream: {VIP}:80" in run("curl", "-sSi", f"http://{nginx}/")
+    mapped = run("curl", "-sSi", f"http://{nginx}/mapped")
+    assert f"X-Upstream: {MAPPED}:80" in mapped
+    assert mapped.split()[-1] in BACKENDS
     svc("backend", "drain", "web", *BACKENDS[:2])
     assert set(run("curl", "-sS", *[f"http://{nginx}/"] * 10).split()) == {BACKENDS[2]}
     svc("backend", "drain", "web", BACKENDS[2])
@@ -255,7 +276,7 @@ class Client {
     }
     byte[] q = new byte[] {1,2,1,0,0,1,0,0,0,0,0,0,1,'w',1,'x',0,0,1,0,1};
     try (DatagramSocket d = new DatagramSocket()) {
-      d.setSoTimeout(20000);
+      d.setSoTimeout(60000);
       d.send(new DatagramPacket(q, q.length, InetAddress.getByName(a[0]), 53));
       DatagramPacket r = new DatagramPacket(new byte[512], 512);
       d.receive(r);
@@ -295,15 +316,24 @@ func main() {
     b, _ := io.ReadAll(r.Body)
     fmt.Print("body ", string(b))
   }
-  c, err := net.DialTimeout("tcp", os.Args[1] + ":80", 5*time.Second)
+  c, err := net.DialTimeout("tcp", os.Args[1] + ":80", 60*time.Second)
   if err != nil { panic(err) }
   fmt.Println("peer", c.RemoteAddr())
   for _, own := range []bool{true, false} {
     r := &net.Resolver{PreferGo: own}
     a, err := r.LookupIPAddr(context.Background(), "www.example")
     if err != nil { panic(err) }
-    fmt.Println("name", a[0])
+    fmt.Println("name", own, a[0].IP)
   }
+  // An IPv6 socket of both families: the kernel sees ::ffff:VIP.
+  d, err := net.ListenPacket("udp", ":0")
+  if err != nil { panic(err) }
+  to, _ := net.ResolveUDPAddr("udp", os.Args[1] + ":53")
+  if _, err = d.WriteTo([]byte{1,2,1,0,0,1,0,0,0,0,0,0,1,'w',1,'x',0,0,1,0,1}, to); err != nil { panic(err) }
+  d.SetReadDeadline(time.Now().Add(60*time.Second))
+  _, from, err := d.ReadFrom(make([]byte, 512))
+  if err != nil { panic(err) }
+  fmt.Println("from", from, "to", d.LocalAddr().(*net.UDPAddr).IP)
 }
 """
 
@@ -314,9 +344,15 @@ def test_go(balanced: Balanced, web: dict[str, list[str]], resolver: None, tmp_p
     if shutil.which("go") is None:
         pytest.skip("needs go")
     (tmp_path / "main.go").write_text(_GO)
-    env = os.environ | {"GOCACHE": str(tmp_path / "cache"), "HOME": str(tmp_path), "GO111MODULE": "off"}
+    env = os.environ | {
+        "GOCACHE": str(tmp_path / "cache"), "HOME": str(tmp_path), "GO111MODULE": "off", "CGO_ENABLED": "1", "CC": clang(),
+    }  # fmt: skip
     run("go", "build", "-o", str(tmp_path / "client"), str(tmp_path / "main.go"), env=env)
-    out = run(str(tmp_path / "client"), VIP).splitlines()
+    # Without PreferGo it is libc that is asked: with cgo, and if told so.
+    out = run(str(tmp_path / "client"), VIP, env=env | {"GODEBUG": "netdns=cgo"}).splitlines()
     assert f"peer {VIP}:80" in out
     assert {line[5:] for line in out if line.startswith("body")} <= set(BACKENDS)
-    assert len([line for line in out if line.startswith("name")]) == 2
+    assert {line.split()[1] for line in out if line.startswith("name")} == {"true", "false"}
+    assert {line.split()[2] for line in out if line.startswith("name")} <= {ANSWER4, ANSWER6}
+    assert f"from {VIP}:53 to ::" in out
+    assert len(out) == 12 + 1 + 2 + 1

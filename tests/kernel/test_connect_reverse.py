@@ -12,6 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from svcctl.bpf.map import Map
+from svcctl.state.place import Place
+from svcctl.state.writer import open_writer
 from tests.kernel.test_connect_udp import dissolve
 from tests.lib.balanced import VIP, VIP6, Balanced, cookie, name
 from tests.lib.svc import svc
@@ -188,6 +190,22 @@ def test_entry_of_a_service_made_anew(balanced: Balanced, web: list[str]) -> Non
         one.connect((VIP, 80))
         assert one.getpeername() == (VIP, 80)
         assert balanced.stats("web").connections == 1
+
+
+def test_entry_when_the_lane_is_used_again(balanced: Balanced, web: list[str]) -> None:
+    """Right after its service was deleted, once all lanes have been given out: named by neither service."""
+    with balanced.client(VIP, 80, "udp") as one, balanced.client(f"::ffff:{VIP}", 80) as tcp:
+        (peer, _), *_ = balanced.stands(one)
+        lane = balanced.service("web").lane4
+        svc("service", "delete", "web")
+        with open_writer(Place(), "test") as writer, writer.changing():
+            writer.put_meta(writer.meta()._replace(next_lane=writer.map("current").info.max_entries))
+        balanced.add("other", "10.96.0.77:80/udp", "10.96.0.77:80/tcp", backends=web[:2])
+        assert balanced.service("other").lane4 == lane
+        address, _, port = peer.partition(":")
+        assert one.getpeername() == (address, int(port))
+        assert tcp.getpeername()[0].startswith("::ffff:127.0.1.")
+        assert balanced.stats("other").connections == 0
 
 
 def test_names_survive_every_other_change(balanced: Balanced, web: list[str]) -> None:

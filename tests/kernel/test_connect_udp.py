@@ -39,7 +39,7 @@ def test_one_socket_stays_on_its_backend(balanced: Balanced, dns: list[str]) -> 
     with balanced.socket("udp") as one:
         for _ in range(1000):
             one.sendto(b"?", (VIP, 53))
-        found = balanced.farm.takers("udp")
+        found = balanced.farm.takers("udp", 1000)
         assert list(found.values()) == [1000]
         # One connection, however many datagrams.
         assert balanced.stats("dns").connections == 1
@@ -47,7 +47,7 @@ def test_one_socket_stays_on_its_backend(balanced: Balanced, dns: list[str]) -> 
         svc("backend", "add", "dns", balanced.farm.open("127.0.1.9", 8080, "udp"))
         for _ in range(20):
             one.sendto(b"?", (VIP, 53))
-        assert balanced.farm.takers("udp") == {next(iter(found)): 20}
+        assert balanced.farm.takers("udp", 20) == {next(iter(found)): 20}
 
 
 def test_it_moves_when_its_backend_goes(balanced: Balanced, dns: list[str]) -> None:

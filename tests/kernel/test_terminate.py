@@ -177,18 +177,19 @@ def test_a_socket_that_moved_on_is_left_alone(group: str) -> None:
         assert one.run("out = peer('a')") == ["10.96.0.53", 53]
 
 
-def test_drain_with_an_end(group: str) -> None:
+def test_drain_with_an_end(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     only("127.0.0.2:5300")
     code = "serve('127.0.0.2', 5300); udp('u', '10.96.0.53', 53); tcp('t', '10.96.0.53', 53)"
     with client(group, code) as one:
-        ok("backend", "drain", "dns", "127.0.0.2:5300", "--after", "0.6")
+        ok("backend", "drain", "dns", "127.0.0.2:5300", "--after", "100")
         with open_reader(Place()) as reader:
             first = drains.next_end(reader)
-        assert 0 < first - time.time_ns() < 0.6e9
+        assert 0 < first - time.time_ns() < 100e9
         ok("backend", "drain", "dns", "127.0.0.3:5300", "--after", "1000")
         assert one.run("out = [peer('u'), send('t')]") == [["10.96.0.53", 53], 1]
         assert state_of("127.0.0.2:5300") == "draining"
-        time.sleep(0.7)
+        now = time.time_ns
+        monkeypatch.setattr("time.time_ns", lambda: now() + 101 * 10**9)
         # Readers change nothing, nor does a dry run.
         assert state_of("127.0.0.2:5300") == "draining"
         rows = ok("gc", "--dry-run", "-o", "json").json["changes"]
@@ -199,7 +200,7 @@ def test_drain_with_an_end(group: str) -> None:
         assert state_of("127.0.0.2:5300") == "down"
         assert state_of("127.0.0.3:5300") == "draining"
         with open_reader(Place()) as reader:
-            assert drains.next_end(reader) - time.time_ns() > 900e9
+            assert drains.next_end(reader) - time.time_ns() > 800e9
         assert "drain over" not in ok("service", "delete", "new").err
 
 
@@ -268,7 +269,7 @@ def test_gc_forgets_mptcp(group: str) -> None:
         one.run("ready[0].accept()[0].close(); time.sleep(0.1); s.close()")
         if not cookies():
             pytest.skip("the kernel released it")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while cookies() and time.monotonic() < deadline:
             ok("gc")
             time.sleep(0.1)

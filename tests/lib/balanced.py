@@ -35,6 +35,7 @@ from svcctl.maps.service_layouts import (
     SERVICE_STATS,
     ReverseEntry,
     ServiceStats,
+    ServiceValue,
 )
 from svcctl.model.constants import IPV4
 from svcctl.model.prefix import format_address
@@ -135,8 +136,19 @@ class Farm:
         """`count` backends 127.0.1.x."""
         return [self.open(f"127.0.1.{n}", port, kinds) for n in range(first, first + count)]
 
-    def takers(self, kind: str = "tcp") -> Counter[str]:
-        """Who got how many connections or datagrams since the last question."""
+    def takers(self, kind: str = "tcp", least: int = 0) -> Counter[str]:
+        """Who got how many connections or datagrams since the last question. Waits until there are so many.
+
+        At once as a rule; on a busy machine, or in an emulated kernel, the last packet may be in a queue still.
+        """
+        found = self._taken(kind)
+        until = time.monotonic() + 30 * SLOWNESS
+        while found.total() < least and time.monotonic() < until:
+            time.sleep(0.01)
+            found += self._taken(kind)
+        return found
+
+    def _taken(self, kind: str) -> Counter[str]:
         found: Counter[str] = Counter()
         for text, one in self.sockets.items():
             if text.startswith(kind):
@@ -153,27 +165,23 @@ class Farm:
 
     def taker(self, kind: str = "tcp") -> str:
         """Who got the one connection or datagram there was."""
-        found = self.takers(kind)
-        until = time.monotonic() + 2 * SLOWNESS
-        while not found and time.monotonic() < until:
-            # An emulated kernel may still have the last segment of the handshake in a queue.
-            time.sleep(0.01)
-            found = self.takers(kind)
+        found = self.takers(kind, 1)
         assert found.total() == 1, found
         return next(iter(found))
 
     def reply(self, times: int = 1) -> str:
         """Have each datagram answered by who got it, with its name; the name of the last."""
-        last = ""
-        for text, one in self.sockets.items():
-            if text.startswith("udp"):
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        _, client = one.recvfrom(64)
-                        last = text.partition(" ")[2]
-                        for _ in range(times):
-                            one.sendto(last.encode(), client)
-        assert last, "no backend got a datagram"
+        last, until = "", time.monotonic() + 30 * SLOWNESS
+        while not last:
+            assert time.monotonic() < until, "no backend got a datagram"
+            for text, one in self.sockets.items():
+                if text.startswith("udp"):
+                    with contextlib.suppress(BlockingIOError):
+                        while True:
+                            _, client = one.recvfrom(64)
+                            last = text.partition(" ")[2]
+                            for _ in range(times):
+                                one.sendto(last.encode(), client)
         return last
 
     def close(self, backend: str) -> None:
@@ -274,13 +282,17 @@ class Balanced:
             for entry in self.reverse().get(cookie(one), [])
         ]
 
-    def stats(self, service: str, family: int = IPV4) -> ServiceStats:
-        """A service's counters of one family."""
+    def service(self, service: str) -> ServiceValue:
+        """What `services` has of it."""
         number = self.lookup("service_names", codec.name_key(service))
         assert number is not None
         data = self.lookup("services", number)
         assert data is not None
-        value = SERVICE.unpack(data)
+        return SERVICE.unpack(data)
+
+    def stats(self, service: str, family: int = IPV4) -> ServiceStats:
+        """A service's counters of one family."""
+        value = self.service(service)
         lane = value.lane4 if family == IPV4 else value.lane6
         found = self.lookup("service_stats", U32.pack(lane))
         assert found is not None

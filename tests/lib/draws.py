@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests.lib.bpf_source import clang
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = 256
+DRAWS = 16
 RUNS, FOUND, ABSENT, MISSED, WRONG, RETRIES = range(6)
 _PACKET = bytes(64)
 _TARGET = struct.Struct("=20sII")
@@ -50,24 +53,58 @@ class Draws:
         self._targets.update(struct.pack("=I", number), _TARGET.pack(key, tag, always))
 
     def draw(self, times: int) -> dict[int, int]:
-        """Draw a backend of target 0 so many times; port of a backend -> how often."""
-        self._tally_clear()
-        while times > 0:
-            self._draw.test_run(data=_PACKET, repeat=min(times, 100_000))
-            times -= 100_000
-        _, values, count = self._tally.read_all()
-        numbers = struct.unpack(f"={count}Q", values)
-        return {port: number for port, number in enumerate(numbers) if number}
+        """Draw a backend of target 0 so many times, on two CPUs if there are; port of a backend -> how often."""
+        runs, rest = divmod(times, DRAWS)
+        assert not rest, f"a multiple of {DRAWS}"
+        before = self._tallied()
+        halves = [threading.Thread(target=self._run, args=(part,)) for part in (runs // 2, runs - runs // 2)]
+        for one in halves:
+            one.start()
+        for one in halves:
+            one.join()
+        after = self._tallied()
+        return {
+            port: now - then for port, (then, now) in enumerate(zip(before, after, strict=True)) if now > then
+        }
 
-    def _tally_clear(self) -> None:
-        _, values, count = self._tally.read_all()
-        for port, number in enumerate(struct.unpack(f"={count}Q", values)):
-            if number:
-                self._tally.update(struct.pack("=I", port), bytes(8))
+    def _run(self, runs: int) -> None:
+        while runs > 0:
+            self._draw.test_run(data=_PACKET, repeat=min(runs, 10_000))
+            runs -= 10_000
+
+    def _tallied(self) -> list[int]:
+        """The tally so far, of all CPUs. Backends have the ports from 1000 on, and not many."""
+        found = []
+        for port in range(1300):
+            values = self._tally.lookup(struct.pack("=I", port)) or b""
+            found.append(sum(struct.unpack(f"={len(values) // 8}Q", values)))
+        return found
 
     def read(self, times: int) -> None:
         """Read targets at random so many times."""
         self._read.test_run(data=_PACKET, repeat=times)
+
+    @contextlib.contextmanager
+    def reading(self, cpu: int) -> Iterator[None]:
+        """A process that does nothing but read targets on one CPU. Fails if it came to an end by itself."""
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                os.sched_setaffinity(0, {cpu})
+                while os.getppid() == parent:
+                    self.read(20_000)
+            finally:
+                os._exit(code)
+        try:
+            yield
+        finally:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        assert not ended, f"the reader came to an end: {status}"
 
     def outcomes(self) -> list[int]:
         """RUNS, FOUND, ABSENT, MISSED, WRONG, RETRIES so far."""

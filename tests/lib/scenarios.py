@@ -56,7 +56,6 @@ class Scenario:
     """
 
     name = ""
-    default = False  # all points in every run, not only a seventh
     whole = False
     free = False  # running it again needs no undoing
     loaded = (True, True)
@@ -66,8 +65,8 @@ class Scenario:
         ("unbind", "spare", "tcp", "127.9.9.9", "9"),
     )
     """The next writer, and others that undo what it does."""
+    step = 1  # by default only each so many-th point, others the next day: where a run takes a second
     setup = ""  # Python run before the command, in its process
-    skip = 1  # of the seventh that is done each day, only each so many-th
     cgroup: str | None = None  # where a balancer may be attached
     again = (0,)  # exit codes of the same command run once more
     questions: tuple[tuple[str, int, str], ...] = ()
@@ -89,6 +88,12 @@ class Scenario:
     def undo(self) -> None:
         """Lead back to the state of `set_up` from that after a complete run."""
 
+    def undisturbed(self, where: str) -> None:
+        """What goes on all the time has gone on."""
+
+    def settle(self) -> None:
+        """End what goes on all the time, while there is still state."""
+
     def close(self) -> None:
         """Give back what `set_up` took, but for the state."""
 
@@ -101,7 +106,6 @@ class Scenario:
 
 class Load(Scenario):
     name = "load"
-    default = True
     loaded = (False, True)
     questions = (("127.0.0.1", PLAIN, "tcp"), ("127.0.0.5", PLAIN, "tcp"))
     old = new = ["plain", "plain"]
@@ -120,7 +124,6 @@ class BindNew(Scenario):
     """A binding of a label that has none, so that its destination is made: an id the label keeps or gives back."""
 
     name = "bind"
-    default = True
     questions = (("127.1.0.1", PLAIN, "tcp"), ("127.1.0.2", PLAIN, "tcp"))
     old = ["plain", "plain"]
     new = [None, "plain"]
@@ -136,7 +139,6 @@ class BindPrefix(Scenario):
     """A prefix, in the trie, of a label that has sockets."""
 
     name = "bind-prefix"
-    default = True
     questions = (("127.1.0.1", PLAIN, "tcp"), ("127.1.1.1", PLAIN, "tcp"))
     old = ["plain", "plain"]
     new = ["web", "plain"]
@@ -150,7 +152,6 @@ class BindPrefix(Scenario):
 
 class BindReplace(Scenario):
     name = "bind-replace"
-    default = True
     questions = (("127.1.0.1", PLAIN, "tcp"),)
     old = ["web"]
     new = ["blue"]
@@ -307,7 +308,6 @@ class Upgrade(Scenario):
     """All kinds of traffic, none of which may be refused or go astray at any point."""
 
     name = "upgrade"
-    default = True
     free = True
     questions = (
         ("127.1.0.1", PLAIN, "tcp"),
@@ -383,7 +383,6 @@ class DetachNetns(Scenario):
 
 class Unload(Upgrade):
     name = "unload"
-    default = False
     free = False
     loaded = (True, False)
     new = ["plain", "plain", "plain6", None, "plain", "plain"]

@@ -147,7 +147,7 @@ class Asking:
         """Let `more` further answers come in."""
         goal = len(self.heard) + more
         pause = threading.Event()
-        for _ in range(int(2000 * SLOWNESS)):
+        for _ in range(int(12_000 * SLOWNESS)):
             if len(self.heard) >= goal:
                 return
             pause.wait(0.005)

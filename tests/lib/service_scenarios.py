@@ -8,19 +8,22 @@ from __future__ import annotations
 from tests.lib.inspect_state import max_entries
 from tests.lib.own_cgroup import enter, make, remove
 from tests.lib.scenarios import FIRST, PLAIN, SECOND, Scenario
+from tests.lib.steady import Steady
 from tests.lib.traffic import NOBODY
 
 SIZES = ("--max-services", "4000", "--max-backends", "4000", "--max-sockets", "1000")
 WEB, BLUE = f"127.0.0.1:{FIRST}", f"127.0.0.1:{SECOND}"
-VIP, OTHER = "127.7.0.1", "127.7.0.2"
+VIP, OTHER, BUSY = "127.7.0.1", "127.7.0.2", "127.7.0.10"
+STEADY = 7010
 KEPT = (("127.7.0.9", PLAIN, "tcp"),)
 """A service that has a backend in common with the others, and that nobody changes."""
 
 
 class Services(Scenario):
-    """A balancer on a cgroup that this process is in, and a service that stays as it is."""
+    """A balancer on a cgroup that this process is in, a service that stays as it is, and one that is always used."""
 
-    skip = 3
+    steadily = True
+    steady: Steady | None = None
     questions = ((VIP, PLAIN, "tcp"), *KEPT)
     old = ["plain", "web"]
     new = ["web", "web"]
@@ -32,7 +35,33 @@ class Services(Scenario):
         enter(self.cgroup)
         self.run("service", "add", "kept", "--frontend", f"127.7.0.9:{PLAIN}/tcp", "--backend", WEB)
 
+        if self.steadily:
+            self.run(
+                "service",
+                "add",
+                "busy",
+                "--frontend",
+                f"{BUSY}:{PLAIN}/tcp",
+                "--backend",
+                f"127.0.0.1:{STEADY}",
+            )
+            self.steady = Steady(self.cgroup, ("127.0.0.1", STEADY), (BUSY, PLAIN))
+
+    def undisturbed(self, where: str) -> None:
+        if self.steady is not None:
+            self.steady.undisturbed(where)
+
+    def settle(self) -> None:
+        if self.steady is not None:
+            steady, self.steady = self.steady, None
+            try:
+                steady.wait_for(20)
+            finally:
+                steady.stop()
+
     def close(self) -> None:
+        if self.steady is not None:
+            self.steady.stop()
         if self.cgroup is not None:
             remove(self.cgroup)
 
@@ -173,6 +202,7 @@ class AttachCgroup(Services):
     """The programs are loaded already; their links are made."""
 
     name = "attach-cgroup"
+    steadily = False
     questions = KEPT
     old = ["plain"]
     new = ["web"]
@@ -193,7 +223,7 @@ class AttachCgroupFirst(Services):
     """Maps and programs are made and published in one swap."""
 
     name = "attach-cgroup-first"
-    skip = 10
+    step = 4
     questions = KEPT
     old = new = ["plain"]
 
@@ -213,6 +243,7 @@ class AttachCgroupFirst(Services):
 
 class DetachCgroup(Services):
     name = "detach-cgroup"
+    steadily = False
     questions = KEPT
     old = ["web"]
     new = ["plain"]
@@ -229,7 +260,7 @@ class UpgradeBalancer(Changed):
     """Programs of both halves under one mark; maps of services made anew."""
 
     name = "upgrade-balancer"
-    skip = 12
+    step = 4
     free = True
     new = ["web", "web"]
 

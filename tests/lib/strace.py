@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tests.lib.forge import Done, Forge
 
-_CALL = re.compile(r"^([a-z_][a-z_0-9]*)\(")
+_CALL = re.compile(r"^([a-z_][a-z_0-9]*)\((BPF_\w+)?")
 
 CHANGING = frozenset(
     "bpf chmod chown exit_group fchmod fchmodat fchown fchownat flock mkdir mkdirat mount rename renameat renameat2"
@@ -37,11 +37,23 @@ LOOKING = UNSTEADY | frozenset(
 """Calls that leave nothing behind: a kill at one is a kill at the next of CHANGING."""
 
 
+BPF_LOOKING = frozenset(
+    f"BPF_{command}"
+    for command in (
+        "BTF_GET_FD_BY_ID BTF_GET_NEXT_ID BTF_LOAD LINK_GET_FD_BY_ID LINK_GET_NEXT_ID MAP_CREATE MAP_GET_FD_BY_ID"
+        " MAP_GET_NEXT_ID MAP_GET_NEXT_KEY MAP_LOOKUP_BATCH MAP_LOOKUP_ELEM OBJ_GET OBJ_GET_INFO_BY_FD"
+        " PROG_GET_FD_BY_ID PROG_GET_NEXT_ID PROG_LOAD PROG_QUERY"
+    ).split()
+)
+"""Commands of bpf(2) that leave nothing behind: what they make goes with the process until it is pinned."""
+
+
 class Point(NamedTuple):
-    """The `number`-th call (from 1) of `name` in the process."""
+    """The `number`-th call (from 1) of `name` in the process. `command`: which of bpf(2)'s it is."""
 
     name: str
     number: int
+    command: str = ""
 
 
 class Trace(NamedTuple):
@@ -54,7 +66,7 @@ class Trace(NamedTuple):
         """Those where something can be left behind. Fails for a call that nobody has thought about."""
         unknown = {point.name for point in self.points} - CHANGING - LOOKING
         assert not unknown, f"do these calls leave anything behind? {unknown}"
-        return [point for point in self.points if point.name in CHANGING]
+        return [point for point in self.points if point.name in CHANGING and point.command not in BPF_LOOKING]
 
 
 def trace(forge: Forge, *args: str) -> Trace:
@@ -72,7 +84,7 @@ def trace(forge: Forge, *args: str) -> Trace:
         name = match[1]
         seen[name] = seen.get(name, 0) + 1
         if points or name == "flock":
-            points.append(Point(name, seen[name]))
+            points.append(Point(name, seen[name], match[2] or ""))
     assert points, f"svcctl {' '.join(args)} takes no lock"
     assert points[-1].name == "exit_group", points[-1]
     return Trace(points)
@@ -104,3 +116,12 @@ def turn() -> int:
 def chosen(points: list[Point]) -> list[Point]:
     """The seventh of the points whose turn it is."""
     return points[turn() :: 7]
+
+
+def some(points: list[Point], step: int) -> list[Point]:
+    """Each `step`-th of the points, others the next day; and always those that change what is attached."""
+    return [
+        point
+        for number, point in enumerate(points)
+        if number % step == turn() % step or point.command.startswith("BPF_LINK_")
+    ]
