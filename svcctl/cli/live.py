@@ -28,9 +28,9 @@ def candidates(kind: str, env: Env) -> Iterator[str]:
     from svcctl.state.session import open_reader
 
     with open_reader(place(env)) as reader:
-        if reader.has_map(BALANCER.marker) if kind in _OF_SERVICES else reader.has_dispatcher():
+        if reader.has_half(BALANCER) if kind in _OF_SERVICES else reader.has_dispatcher():
             yield from find(reader)
-        if kind == "endpoint" and reader.has_map(BALANCER.marker):
+        if kind == "endpoint" and reader.has_half(BALANCER):
             yield from _frontends(reader)
 
 

@@ -95,5 +95,6 @@ def missing_pin(path: str) -> SvcctlError:
     """The error for a pin that should be there. Nothing is created in its place."""
     return Incompatible(
         f"{path}: the pin is missing",
-        hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
+        hint="'svcctl check --repair' pins again what the kernel still has;"
+        " if that is not enough, 'svcctl unload' and 'svcctl load' start anew",
     )
