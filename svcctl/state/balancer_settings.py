@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from svcctl.maps import enums
 from svcctl.maps.service_layouts import CONFIG
@@ -28,6 +28,15 @@ class Settings(Record):
             "excluded" if self.excludes_udp else "served",
             f"{self.udp_affinity}s" if self.udp_affinity else "none",
         )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """For JSON: `udp_affinity` in seconds."""
+        return {
+            "sockets": self.words[0],
+            "udp": not self.excludes_udp,
+            "udp_affinity": self.udp_affinity,
+        }
 
     def __str__(self) -> str:
         """For a listing."""

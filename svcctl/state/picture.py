@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from svcctl.maps.layouts import Writer as WriteLine
+    from svcctl.state.balancer_settings import Settings
     from svcctl.state.place import Place
     from svcctl.state.session import State
 
@@ -52,6 +53,10 @@ class Picture(NamedTuple):
     fill: list[Fill]
     writes: list[WriteLine]
     services: list[tuple[Any, ...]] | None
+    settings: Settings | None = None
+    """Those of the balancer; None without service maps."""
+    fault: str | None = None
+    """Why the balancer does not serve, or not all."""
 
 
 class Other(NamedTuple):
@@ -74,8 +79,13 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     used = {one.name: one.used for one in fill}
     rows = destination_rows(state, label)
     bindings = None
-    services = None
+    services, settings, fault = None, None, None
     has_services = state.has_half(catalog.BALANCER)
+    if has_services:
+        from svcctl.state.balancer_settings import read_settings
+        from svcctl.state.condition import condition
+
+        settings, fault = read_settings(state), condition(state).text
     if label is None and has_services:
         from svcctl.state.service_listing import service_rows
 
@@ -96,6 +106,8 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         fill=fill,
         writes=read_writes(state),
         services=services,
+        settings=settings,
+        fault=fault,
     )
 
 

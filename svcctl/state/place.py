@@ -70,7 +70,9 @@ def check_bpffs(path: str) -> None:
     if not bpffs.is_bpffs(path):
         raise NotLoaded(
             f"{path}: not a BPF file system",
-            hint=f"'svcctl load' mounts one; by hand: mount -t bpf -o mode=0711 bpf {path}",
+            hint=f"'svcctl load' mounts one; by hand: mount -t bpf -o mode=0711 bpf {path}"
+            if path == Place().bpffs
+            else "--bpffs names the mount point of a BPF file system: 'findmnt -t bpf' lists them",
         )
 
 

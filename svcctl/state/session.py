@@ -282,8 +282,8 @@ class Reader(State):
         return (status.st_dev, status.st_ino) == self.identity
 
 
-def open_reader(place: Place) -> Reader:
-    """Open for reading; as root or as a member of the state's group.
+def open_reader(place: Place, *, any_layout: bool = False) -> Reader:
+    """Open for reading; as root or as a member of the state's group. `any_layout`: of an older svcctl too.
 
     Takes no lock, not even shared: what is read is judged by the generation and by the directory still being
     there, and a lock that eight readers took for a moment each held writers up for 230 ms (measured).
@@ -297,7 +297,8 @@ def open_reader(place: Place) -> Reader:
             status = os.fstat(fd)
             reader.identity = status.st_dev, status.st_ino
             places.check_owner(path, status)
-            need_current_schema(reader.meta())
+            if not any_layout:
+                need_current_schema(reader.meta())
             _check_identity(reader.meta(), netns, path)
         except BaseException:
             for opened in reader._maps.values():
