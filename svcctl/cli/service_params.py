@@ -29,7 +29,10 @@ class _Frontend(_Type):
         """Of `--no-frontend` only those the service has."""
         from svcctl.cli import complete
 
-        service = ctx.params.get("name") if param.name == "gone" else None
+        service = None
+        if param.name == "gone":
+            # An option without its value ends click's parsing before it gives the arguments their names.
+            service = ctx.params.get("name") or next(iter(ctx.args), None)
         return complete.items(ctx, "frontend", incomplete, service)
 
 

@@ -52,14 +52,18 @@ def _content(env: Env) -> str:
         )
     except (SvcctlError, BpfError, OSError):
         return "all bindings, registered sockets and services"
-    parts = [f"{_number(picture.hosts + picture.prefixes, 'binding')} and their registered sockets"]
+    parts = []
+    if picture.hosts + picture.prefixes or picture.destinations:
+        sockets = sum(len(row[4]) for row in picture.destinations)
+        parts.append(_number(picture.hosts + picture.prefixes, "binding"))
+        parts.append(_number(sockets, "registered socket"))
     if picture.services is not None:
         names = [str(row[0]) for row in picture.services]
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         parts.append(_number(len(names), "service") + (f" ({shown})" if names else ""))
     for number in set(cgroups.values()):
         parts.append(f"the connect balancer on {path_of(number) or f'cgroup {number}'}")
-    return ", ".join(parts)
+    return ", ".join(parts) or "nothing in it yet"
 
 
 def _number(count: int, what: str) -> str:
