@@ -34,7 +34,8 @@ def items(ctx: click.Context, kind: str, incomplete: str, service: str | None = 
             found = [CompletionItem(path) for path in _netns_paths() if path.startswith(incomplete)]
             return found or [CompletionItem(incomplete, type="file")]
         result: list[CompletionItem] = []
-        for value in _provider(kind, env_of(ctx), service):
+        of = () if service is None else (service,)
+        for value in _provider(kind, env_of(ctx), *of):
             if value.startswith(incomplete):
                 result.append(CompletionItem(value))
                 if len(result) == LIMIT:
@@ -67,10 +68,10 @@ def env_of(ctx: click.Context) -> Env:
     return env
 
 
-def _provider(kind: str, env: Env, service: str | None) -> Iterable[str]:
+def _provider(kind: str, env: Env, *of: str) -> Iterable[str]:
     from importlib import import_module
 
-    values: Iterable[str] = import_module("svcctl.cli.live").candidates(kind, env, service)
+    values: Iterable[str] = import_module("svcctl.cli.live").candidates(kind, env, *of)
     return values
 
 
