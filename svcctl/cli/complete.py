@@ -20,8 +20,11 @@ LIMIT = 1000
 _NETNS_DIRECTORY = "/run/netns"
 
 
-def items(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionItem]:
-    """Candidates of a kind (label, prefix, port, address, netns, file, directory) that go on `incomplete`."""
+def items(ctx: click.Context, kind: str, incomplete: str, service: str | None = None) -> list[CompletionItem]:
+    """Candidates of a kind (label, prefix, port, address, netns, file, directory) that go on `incomplete`.
+
+    `service`: only frontends or backends of that one.
+    """
     from click.shell_completion import CompletionItem
 
     if kind in ("file", "directory"):
@@ -31,7 +34,8 @@ def items(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionItem
             found = [CompletionItem(path) for path in _netns_paths() if path.startswith(incomplete)]
             return found or [CompletionItem(incomplete, type="file")]
         result: list[CompletionItem] = []
-        for value in _provider(kind, env_of(ctx)):
+        of = () if service is None else (service,)
+        for value in _provider(kind, env_of(ctx), *of):
             if value.startswith(incomplete):
                 result.append(CompletionItem(value))
                 if len(result) == LIMIT:
@@ -64,10 +68,10 @@ def env_of(ctx: click.Context) -> Env:
     return env
 
 
-def _provider(kind: str, env: Env) -> Iterable[str]:
+def _provider(kind: str, env: Env, *of: str) -> Iterable[str]:
     from importlib import import_module
 
-    values: Iterable[str] = import_module("svcctl.cli.live").candidates(kind, env)
+    values: Iterable[str] = import_module("svcctl.cli.live").candidates(kind, env, *of)
     return values
 
 

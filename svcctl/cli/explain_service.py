@@ -29,6 +29,7 @@ def as_object(found: ExplainedService) -> dict[str, Any]:
         "affine": found.affine._asdict() if found.affine is not None else None,
         "only_host": found.only_host,
         "attached": found.attached,
+        "fault": found.fault,
         "counters": (
             {
                 "connections": found.stats.connections,
@@ -65,10 +66,12 @@ def facts(found: ExplainedService) -> Iterator[tuple[str, str]]:
     if found.stats is not None:
         connections, no_backend, dropped = found.stats[:3]
         yield "counters", f"{connections} connections, {no_backend} without a backend, {dropped} dropped"
-    yield "outgoing", _result(found)
+    if found.fault is not None and found.fault != found.why:
+        yield "balancer", found.fault
 
 
-def _result(found: ExplainedService) -> str:
+def result(found: ExplainedService) -> str:
+    """What a socket of this host meets, in a line."""
     where = "sockets of this namespace" if found.only_host else "sockets of this host"
     if found.verdict == "serve":
         assert found.route is not None

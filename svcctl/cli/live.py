@@ -14,8 +14,8 @@ _LIMIT = 200_000
 """Bindings looked at for one key press: a tenth of a second."""
 
 
-def candidates(kind: str, env: Env) -> Iterator[str]:
-    """Values of a kind that the state has, each once, in order.
+def candidates(kind: str, env: Env, service: str | None = None) -> Iterator[str]:
+    """Values of a kind that the state has, each once, in order; of frontends and backends those of `service`.
 
     Kinds: label, prefix, address, port, endpoint, service, frontend, backend.
     Raises what opening the state raises; the caller shows nothing then. Any other kind has none.
@@ -28,9 +28,9 @@ def candidates(kind: str, env: Env) -> Iterator[str]:
     from svcctl.state.session import open_reader
 
     with open_reader(place(env)) as reader:
-        if reader.has_map(BALANCER.marker) if kind in _OF_SERVICES else reader.has_dispatcher():
-            yield from find(reader)
-        if kind == "endpoint" and reader.has_map(BALANCER.marker):
+        if reader.has_half(BALANCER) if kind in _OF_SERVICES else reader.has_dispatcher():
+            yield from _of_service(reader, service, kind) if service is not None else find(reader)
+        if kind == "endpoint" and reader.has_half(BALANCER):
             yield from _frontends(reader)
 
 
@@ -114,6 +114,19 @@ def _backends(state: State) -> Iterator[str]:
 
     found = sorted(as_backend(BACKEND.unpack(data)) for _, data in state.map("backends").items())
     yield from map(format_backend, found)
+
+
+def _of_service(state: State, name: str, kind: str) -> Iterator[str]:
+    from svcctl.model.service_endpoint import format_backend, format_frontend
+    from svcctl.state import services
+
+    found = services.find(state, name)
+    if found is None:
+        return
+    if kind == "frontend":
+        yield from map(format_frontend, sorted(each.frontend for each in found.service.frontends))
+    else:
+        yield from map(format_backend, sorted(each.backend for each in found.service.members))
 
 
 _OF_SERVICES = ("service", "frontend", "backend")

@@ -89,7 +89,9 @@ COMMON: tuple[click.Option, ...] = (
         help="text, wide, json, jsonl, yaml or name [text].",
     ),
     click.Option(("--no-headers",), is_flag=True, help="Leave the header line out of text."),
-    click.Option(("-q", "--quiet"), count=True, help="No notices; -qq: the exit code only."),
+    click.Option(
+        ("-q", "--quiet"), count=True, help="No notices; -qq: no warnings and no answer either, errors only."
+    ),
     click.Option(("-v", "--verbose"), count=True, help="Say what is decided; -vv: the kernel's logs too."),
 )
 DRY_RUN = Option(("--dry-run",), is_flag=True, help="Print the plan, change nothing.")

@@ -179,7 +179,7 @@ class _Seconds(_Type):
         except ValueError:
             value = -1.0
         if not 0 <= value <= 1e9 or "_" in text:
-            raise UsageProblem("expected a number of seconds")
+            raise UsageProblem("expected a number of seconds, 0-1000000000")
         return value
 
 

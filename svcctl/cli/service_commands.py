@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from svcctl.cli.env import Env
     from svcctl.model.service import Service
-    from svcctl.model.service_plan import Step
+    from svcctl.model.service_plan import ServicePlan, Step
     from svcctl.state.services import Stored
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -26,29 +26,35 @@ def change_service(
     edit: Callable[[Service, int], Service | None],
     *,
     create: bool = False,
+    before: Callable[[State, Stored], None] | None = None,
     then: Callable[[State, Stored], None] | None = None,
 ) -> tuple[Stored | None, Service | None]:
     """Edit the service `name` (or, with `create`, make it) and print what changes.
 
     `edit` gets the service as it is and the time in nanoseconds, and returns what it should be, or None to remove
-    it. Returns both. Nothing is written when nothing changes. `then` is called, still under the lock, with the
-    service as it was. Drains of whatever service that are over are ended first.
+    it. Returns both. Nothing is written when nothing changes. `before` and `then` are called under the lock with the
+    service as it was, before the first write and after the last. Drains of whatever service that are over are ended
+    first.
     """
     from svcctl.model.service import Service
     from svcctl.model.service_plan import diff, is_empty, steps
     from svcctl.state import services
     from svcctl.state.service_change import apply_change, plan_change
 
+    notes: list[str] = []
     with planning(env) as (state, writer):
         services.need_services(state)
         if writer is not None:
             _end_drains(env, writer)
         have = services.find(state, name) if create else services.get(state, name, action)
+        if before is not None and have is not None:
+            before(state, have)
         now = time.time_ns()
         want = edit(have.service if have else Service(name), now)
         plan = diff(have.service if have else None, want)
         if not is_empty(plan):
             change = plan_change(state, have, want)
+            notes = chained(state, name, plan)
             if writer is not None:
                 apply_change(writer, change)
         if then is not None and have is not None:
@@ -57,7 +63,42 @@ def change_service(
         env.emit_changes([Change(UNCHANGED, "service", name, words=_words("unchanged", "leave", "service"))])
     else:
         env.emit_changes([_change(step, name) for step in steps(plan, name)])
+    for text in notes:
+        env.notice(text)
     return have, want
+
+
+def chained(state: State, name: str, plan: ServicePlan) -> list[str]:
+    """Where a new backend is a frontend, or a new frontend a backend: nothing is translated twice."""
+    from svcctl.maps import service_codec as codec
+    from svcctl.model.constants import TCP, UDP
+    from svcctl.model.service_endpoint import Backend, Frontend, format_backend, format_frontend
+    from svcctl.state.services import name_of, owner_of_frontend
+
+    notes = []
+    for member in plan.members_added:
+        for protocol in (TCP, UDP):
+            owner = owner_of_frontend(state, codec.frontend_key(Frontend(*member.backend, protocol)))
+            if owner:
+                notes.append(
+                    f"backend {format_backend(member.backend)} is a frontend of {name_of(state, owner)!r}:"
+                    " connections go to the address itself, nothing is translated twice"
+                )
+                break
+    for each in plan.frontends_added:
+        family, address, port, _ = each.frontend
+        if state.map("backend_ids").lookup(codec.backend_key(Backend(family, address, port))) is not None:
+            notes.append(
+                f"frontend {format_frontend(each.frontend)} is a backend as well:"
+                " what services send there goes to the address itself, nothing is translated twice"
+            )
+    return notes
+
+
+def say_fault(env: Env, fault: str | None) -> None:
+    """A notice beside a listing of what connections meet: nobody meets it."""
+    if fault is not None:
+        env.notice(fault)
 
 
 def _end_drains(env: Env, writer: Writer) -> None:

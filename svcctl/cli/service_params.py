@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from svcctl.cli.params import Word, _Type
+
+if TYPE_CHECKING:
+    import click
+    from click.shell_completion import CompletionItem
 
 
 class _Frontend(_Type):
@@ -19,6 +23,18 @@ class _Frontend(_Type):
 
         return parse_frontend(text)
 
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Of `--no-frontend` only those the service has."""
+        from svcctl.cli import complete
+
+        service = None
+        if param.name == "gone":
+            # An option without its value ends click's parsing before it gives the arguments their names.
+            service = ctx.params.get("name") or next(iter(ctx.args), None)
+        return complete.items(ctx, "frontend", incomplete, service)
+
 
 class _Backend(_Type):
     """`10.1.2.3:8080`; the value is a svcctl.model.service_endpoint.Backend."""
@@ -31,6 +47,14 @@ class _Backend(_Type):
         from svcctl.model.service_endpoint import parse_backend
 
         return parse_backend(text)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The service's own, as only these can be changed."""
+        from svcctl.cli import complete
+
+        return complete.items(ctx, "backend", incomplete, ctx.params.get("service"))
 
 
 class _BackendSpec(_Type):

@@ -17,6 +17,28 @@ _KTHREADD = "/proc/2/ns/net"
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
 
 
+def mounted_anywhere() -> set[int]:
+    """Inodes of the network namespaces that a mount keeps, in whatever mount namespace has a process."""
+    inodes: set[int] = set()
+    seen: set[str] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            mounts = os.readlink(f"/proc/{name}/ns/mnt")
+            if mounts in seen:
+                continue
+            with open(f"/proc/{name}/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+                for line in lines:
+                    root = line.split(" ", 4)[3] if " - nsfs " in line else ""
+                    if root.startswith("net:["):
+                        inodes.add(int(root[5:-1]))
+            seen.add(mounts)
+        except (OSError, ValueError):
+            continue
+    return inodes
+
+
 class Namespaces:
     """What was found: `paths` by inode number, and the processes that would not be looked at.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import ENOENT, ESTALE
 from typing import TYPE_CHECKING
 
 from svcctl.errors import NotFound, PermissionProblem, UsageProblem
@@ -101,6 +102,17 @@ def path_of(number: int) -> str | None:
         return None
     finally:
         os.close(fd)
+
+
+def is_gone(number: int) -> bool:
+    """Whether there is certainly no cgroup of this id; False for who may not ask."""
+    try:
+        os.close(open_id(number))
+    except OSError as error:
+        return error.errno in (ESTALE, ENOENT)
+    except NotFound:
+        return False
+    return False
 
 
 def above(path: str) -> Iterator[str]:

@@ -17,10 +17,12 @@ def check_name(what: str, text: str, most: int) -> str:
 
     Printable is what `str.isprintable` says: no control or format characters (a name must not turn a
     listing around or break its lines), no separators but the space, no surrogates (bytes of the command
-    line that were not UTF-8 arrive as such).
+    line that were not UTF-8 arrive as such). Blanks alone are refused: nobody would see them in a listing.
     """
     if not text:
         raise BadValue(what, text, f"a {what} cannot be empty")
+    if text.isspace() and text.isprintable():
+        raise BadValue(what, text, "has nothing but blanks")
     if not text.isprintable():
         bad = next(character for character in text if not character.isprintable())
         if "\ud800" <= bad <= "\udfff":

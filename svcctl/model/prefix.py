@@ -153,7 +153,7 @@ def _bad_prefix(text: str) -> BadValue:
         return BadValue("prefix", text, f"expected a mask length of 0-{longest} after the slash")
     length = _LENGTHS[mask] if slash else longest
     address = inet_ntop(AF_INET, packed[12:])
-    hint = f"write {address}/{length - 96 if length >= 96 else 32}"
+    hint = f"write {address}/{length - 96}" if 96 <= length < 128 else f"write {address}"
     return BadValue("prefix", text, "is an IPv4 address written as IPv6 (v4-mapped)", hint=hint)
 
 

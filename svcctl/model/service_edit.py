@@ -20,7 +20,7 @@ from svcctl.model.service_endpoint import (
     format_frontend,
     is_zero,
 )
-from svcctl.model.service_plan import diff, is_empty, lines
+from svcctl.model.service_plan import diff, differences, is_empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def add_service(have: Service | None, want: Service) -> Service:
     plan = diff(have, want)
     if is_empty(plan):
         return have
-    first, *more = lines(plan, want.name)
+    first, *more = differences(plan, want.name)
     raise Conflict(
-        f"service add {want.name}: exists and is not the same: {first}"
+        f"service add {want.name}: there is one of that name, and it differs: {first}"
         + (f" (and {len(more)} more)" if more else ""),
         hint="'svcctl service set' and 'svcctl backend add' change a service",
     )
@@ -105,8 +105,8 @@ def drain_backends(
 ) -> Service:
     """`backend drain`: no new connections; with `after_ns`, the end of the old ones that much later.
 
-    A backend that drains already keeps its end, unless the new one is earlier. Raises NotFound for one that
-    is no member.
+    Of a backend that drains already the end becomes this one, or none: the last command counts. Raises NotFound
+    for one that is no member.
     """
     members = list(service.members)
     places = _places(members)
@@ -116,11 +116,8 @@ def drain_backends(
         if number is None:
             raise _no_member(service, "backend drain", backend)
         have = members[number]
-        if have.state != DRAINING:
-            have = have._replace(state=DRAINING, since_ns=now_ns, until_ns=until_ns)
-        elif until_ns and (not have.until_ns or until_ns < have.until_ns):
-            have = have._replace(until_ns=until_ns)
-        members[number] = have
+        since_ns = have.since_ns if have.state == DRAINING else now_ns
+        members[number] = have._replace(state=DRAINING, since_ns=since_ns, until_ns=until_ns)
     return _with_members(service, members)
 
 

@@ -6,7 +6,7 @@ Ports are 1..65535 as plain numbers.
 
 from __future__ import annotations
 
-from _socket import AF_INET, AF_INET6, inet_pton
+from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import NamedTuple
 
 from svcctl.model.bad_value import BadValue, show
@@ -238,9 +238,12 @@ def _number(text: str) -> int | None:
 def _bracket_hint(place: str, text: str) -> str | None:
     host, _, port = place.rpartition(":")
     try:
-        inet_pton(AF_INET6, host)
+        packed = inet_pton(AF_INET6, host)
     except (OSError, ValueError):
         return None
+    if packed[:12] == MAPPED:
+        host = inet_ntop(AF_INET, packed[12:])
+        return f"write {text.replace(place, f'{host}:{port}', 1)}"
     return f"write {text.replace(place, f'[{host}]:{port}', 1)}"
 
 

@@ -7,6 +7,7 @@ frontends and members are no difference.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.model.service import (
@@ -163,6 +164,17 @@ def lines(plan: ServicePlan, name: str) -> list[str]:
     ]
 
 
+def differences(plan: ServicePlan, name: str) -> list[str]:
+    """How what is there differs from what was asked for, one text a step: the plan told from the other side."""
+    words = {ADDED: "is missing there", DELETED: "is there too"}
+    return [
+        f"{step.kind} {step.name} {words[step.action]}"
+        if step.action in words
+        else f"{step.kind} {step.name}: {step.note.replace(' -> ', ' there, asked for ')}"
+        for step in steps(plan, name)
+    ]
+
+
 def _sets(service: Service) -> dict[tuple[int, str], BackendSet]:
     found = {}
     for lane in blocks_of(service):
@@ -186,8 +198,10 @@ def _member_note(old: Member, new: Member) -> str:
         parts.append(_text("local", _yes(old.local), _yes(new.local)))
     if old.sets != new.sets:
         parts.append(_text("sets", SET_NAMES[old.sets], SET_NAMES[new.sets]))
-    if old.until_ns != new.until_ns and old.state == new.state:
-        parts.append("end of its drain")
+    if new.until_ns and old.until_ns != new.until_ns:
+        parts.append(f"what is left ends at {_when(new.until_ns)}")
+    elif old.until_ns and old.state == new.state and not new.until_ns:
+        parts.append(f"what is left goes on, no longer ends at {_when(old.until_ns)}")
     return ", ".join(parts)
 
 
@@ -204,6 +218,10 @@ def _options(old: Service, new: Service) -> tuple[Option, ...]:
 
 def _text(name: str, old: str, new: str) -> str:
     return f"{name} {old} -> {new}"
+
+
+def _when(ns: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ns // 1_000_000_000))
 
 
 def _yes(value: bool) -> str:

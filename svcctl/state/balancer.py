@@ -21,6 +21,7 @@ from svcctl.maps.layouts import Attachment, AttachmentKey
 from svcctl.maps.service_layouts import CONFIG, Config
 from svcctl.state import swap
 from svcctl.state.attach import drop_link
+from svcctl.state.balancer_settings import setting_changes
 from svcctl.state.foreign import map_names
 from svcctl.state.programs import load_object
 from svcctl.state.writer import link_info
@@ -61,6 +62,8 @@ class BalancerPlan(NamedTuple):
     drop: tuple[str, ...]
     config: Config
     config_changes: bool
+    notes: str = ""
+    """The settings that change, as text."""
 
     @property
     def changes(self) -> bool:
@@ -93,21 +96,24 @@ def plan_attach(state: State, options: BalancerOptions) -> BalancerPlan:
         number = cgroup.cgroup_id(fd)
     finally:
         os.close(fd)
-    have = recorded(state)
+    # A cgroup that was removed took the links with it, and its id is never given out again.
+    have = {hook: target for hook, target in recorded(state).items() if not cgroup.is_gone(target)}
     if have and set(have.values()) != {number}:
         other = next(iter(have.values()))
         raise Conflict(
             f"attach cgroup {path}: the balancer is on {cgroup.path_of(other) or f'cgroup {other}'} already",
             hint="'svcctl detach cgroup' takes it off there",
         )
-    _refuse_neighbours(path, () if have else (path,))
-    make = not state.has_map(catalog.BALANCER.marker)
+    _refuse_neighbours(state, path, () if have else (path,))
+    make = not state.has_half(catalog.BALANCER)
     if not make:
+        state.need_maps(catalog.BALANCER)
         _refuse_other_sizes(state, options)
     now = Config(0, 0, 0, 0, 0)
     if not make:
         now = CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
-    config = _settings(state, now, options)
+    # Attached anew it begins with the defaults; while it is attached, what is not said stays.
+    config = _settings(state, now if have else _with_defaults(now), options)
     wanted = [
         shape
         for shape in catalog.CONNECT
@@ -120,7 +126,13 @@ def plan_attach(state: State, options: BalancerOptions) -> BalancerPlan:
         for shape in catalog.CONNECT
         if shape.name not in names and (shape.hook in have or os.path.lexists(state.pin(shape.link_pin)))
     )
-    return BalancerPlan(path, number, make, attach, drop, config, make or config != now)
+    notes = setting_changes(now, config) if config != now and not make else ""
+    return BalancerPlan(path, number, make, attach, drop, config, make or config != now, notes)
+
+
+def _with_defaults(config: Config) -> Config:
+    kept = config.flags & ~(enums.CONFIG_HOST_ONLY | enums.CONFIG_EXCLUDE_UDP)
+    return config._replace(flags=kept, udp_affinity_seconds=0)
 
 
 def _settings(state: State, now: Config, options: BalancerOptions) -> Config:
@@ -175,15 +187,24 @@ def _is_live(state: State, shape: ProgramShape, number: int) -> bool:
     return info is not None and info.cgroup_id == number
 
 
-def _refuse_neighbours(path: str, itself: tuple[str, ...]) -> None:
+def _refuse_neighbours(state: State, path: str, itself: tuple[str, ...]) -> None:
     """Refuse if a balancer of svcctl, of whatever state directory, is above, below, or on the cgroup itself."""
     for where, paths in (("on", itself), ("above", cgroup.above(path)), ("below", cgroup.below(path))):
         for other in paths:
             for number in balancers_on(other):
-                raise Conflict(
-                    f"attach cgroup {path}: a connect balancer of svcctl (program {number}) is {where} it, on {other}",
-                    hint="connections would be translated twice; detach that one first",
-                )
+                raise _neighbour(state, path, f"(program {number}) is {where} it, on {other}", number)
+
+
+def _neighbour(state: State, path: str, what: str, number: int) -> Conflict:
+    from svcctl.state.liveness import directory_of_program, how_to_detach
+
+    owner = directory_of_program(state.place, number)
+    if owner is None:
+        whose = f"its state is not under {state.place.bpffs}"
+        hint = "state under another bpffs or of a container: detach it there; connections would be translated twice"
+    else:
+        whose, hint = f"its state is {owner[0]}", how_to_detach(*owner)
+    return Conflict(f"attach cgroup {path}: a connect balancer of svcctl {what}; {whose}", hint=hint)
 
 
 def balancers_on(path: str) -> list[int]:
@@ -293,6 +314,10 @@ def attach_hook(writer: Writer, shape: ProgramShape, fd: int, number: int) -> No
             link.pin(writer.pin(shape.link_pin))
             info = link.info
     attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.number, info.id, time.time_ns(), 0, 0)))
+    for other, _ in list(attachments.items()):
+        record = layouts.ATTACHMENT_KEY.unpack(other)
+        if (record.kind, record.hook) == (enums.ATTACH_CGROUP, shape.hook) and record.target != number:
+            attachments.delete(other)  # of a cgroup that has gone
 
 
 def drop_attachment(writer: Writer, shape: ProgramShape) -> None:

@@ -36,7 +36,7 @@ def collect(place: Place) -> Snapshot:
 def read_snapshot(state: State) -> Snapshot:
     """Everything, from open state. A pin that is missing is an error, also where it would not be read."""
     meta = state.meta()
-    made = [half for half in catalog.HALVES if any(state.has_map(name) for name in half.maps)]
+    made = [half for half in catalog.HALVES if state.has_half(half)]
     has_dispatcher, has_services = (half in made for half in (catalog.DISPATCHER, catalog.BALANCER))
     for maps in (catalog.STATE_MAPS, *(half.maps for half in made)):
         for name in maps:
@@ -88,7 +88,7 @@ def _maps(state: State) -> list[MapSample]:
             data = usage.lookup(U32.pack(shape.usage)) or bytes(layouts.USAGE.size)
             used = layouts.USAGE.unpack(data).used
             samples.append(MapSample(name, used, state.map(name).info.max_entries))
-    for name in ("affinity", "reverse") if state.has_map(catalog.BALANCER.marker) else ():
+    for name in ("affinity", "reverse") if state.has_half(catalog.BALANCER) else ():
         used = counters.count_entries(state, name)
         samples.append(MapSample(name, used, state.map(name).info.max_entries))
     return samples
@@ -111,7 +111,7 @@ def _attachments(state: State) -> list[AttachmentSample]:
         )
         for row in rows
     ]
-    if state.has_map("destinations") and all(row.kind != "netns" for row in rows):
+    if state.has_dispatcher() and all(row.kind != "netns" for row in rows):
         key = netns_key(state.netns.inode)
         samples.append(AttachmentSample("netns", "sk_lookup", key.target, catalog.DISPATCH.name, False))
     return samples

@@ -141,6 +141,11 @@ def _ensure_bpffs(place: Place, mount: bool) -> None:
     if not os.path.isdir(place.bpffs) or bpffs.is_bpffs(place.bpffs):
         places.check_bpffs(place.bpffs)
         return
+    if not mount and _is_used(place.bpffs):
+        raise SvcctlError(
+            f"load: {place.bpffs} is no BPF file system, and has files, which one mounted over it would hide",
+            hint="--bpffs names the mount point of a BPF file system: 'findmnt -t bpf' lists them; or --mount-bpffs",
+        )
     if not mount and not bpffs.in_pid1_mount_namespace():
         raise SvcctlError(
             f"load: {place.bpffs} is no BPF file system, and one mounted here would vanish with this mount namespace",
@@ -148,6 +153,14 @@ def _ensure_bpffs(place: Place, mount: bool) -> None:
         )
     bpffs.mount(place.bpffs, 0o711)
     place.notice(f"mounted a BPF file system on {place.bpffs} (mode 0711)")
+
+
+def _is_used(path: str) -> bool:
+    """Whether a directory has something in it."""
+    try:
+        return bool(os.listdir(path))
+    except OSError:
+        return False
 
 
 def _open_root_to_group(place: Place) -> None:

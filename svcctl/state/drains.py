@@ -52,7 +52,7 @@ def end_overdue(writer: Writer, now_ns: int | None = None) -> list[tuple[str, Ba
     """
     from svcctl.model.service_edit import end_drains
     from svcctl.state.service_change import apply_change, plan_change
-    from svcctl.state.terminate import terminate
+    from svcctl.state.terminate import terminate, unknown_sockets
 
     now = time.time_ns() if now_ns is None else now_ns
     first = next_end(writer)
@@ -62,6 +62,12 @@ def end_overdue(writer: Writer, now_ns: int | None = None) -> list[tuple[str, Ba
     for one in find_overdue(writer, now):
         gone = [member.backend for member in overdue(one.service, now)]
         terminate(writer, one.service.id, gone, tcp=True)
+        unknown = unknown_sockets(writer, one.lanes.values())
+        if unknown:
+            writer.place.notice(
+                f"{unknown} connections of {one.service.name} found no room to be remembered (--max-sockets):"
+                " those of them that are still open cannot be told and go on"
+            )
         apply_change(writer, plan_change(writer, one, end_drains(one.service, now)))
         done += [(one.service.name, backend) for backend in gone]
     left = [

@@ -26,7 +26,8 @@ from svcctl.model.service_endpoint import (
     zero_address,
 )
 from svcctl.record import Record
-from svcctl.state import balancer, nat, services
+from svcctl.state import nat, services
+from svcctl.state.condition import condition
 from svcctl.state.remembered import Names, affinity_seconds
 from svcctl.state.service_listing import lane_stats, policy_text
 
@@ -54,7 +55,7 @@ class ExplainedService(Record):
 
     `verdict`: SERVE (one of `route.shares`), REFUSE, PASS: left alone, for the reason in `why`. `met` says what
     matched. `losers` and `others` are lines: frontends that match too, backends that are no candidates. `only_host`:
-    sockets of other namespaces are left alone.
+    sockets of other namespaces are left alone. `attached`: every hook there should be is; `fault` says what is not.
     """
 
     verdict: str
@@ -70,13 +71,14 @@ class ExplainedService(Record):
     attached: bool
     losers: tuple[str, ...]
     others: tuple[str, ...]
+    fault: str | None
 
 
 def explain_service(
     state: State, family: int, address: bytes, port: int, protocol: int
 ) -> ExplainedService | None:
     """What a service does with a connection to `address` (16 bytes, v4-mapped); None: no service has to do with it."""
-    if not state.has_map(catalog.BALANCER.marker):
+    if not state.has_half(catalog.BALANCER):
         return None
     data = state.map("config").lookup(bytes(4))
     config: Config = CONFIG.unpack(data or bytes(CONFIG.size))
@@ -88,12 +90,13 @@ def explain_service(
     route, met, losers = _choose(exact, wild, blocked, own, format_address(family, address))
     if route is None and not losers:
         return None
-    attached = bool(balancer.recorded(state))
+    now = condition(state)
+    hooks = (f"connect{family}", *((f"sendmsg{family}",) if protocol == UDP and not now.excludes_udp else ()))
     service = _service(state, route)
     only_host = bool(
         config.flags & enums.CONFIG_HOST_ONLY or (route is not None and route.flags & enums.FRONTEND_HOST)
     )
-    verdict, why = _verdict(route, config, protocol, attached)
+    verdict, why = _verdict(route, config, protocol, now.fault_of(hooks))
     names = Names(state)
     seconds, affine = 0, None
     if route is not None and route.block is not None and verdict == SERVE:
@@ -110,9 +113,10 @@ def explain_service(
         seconds,
         affine,
         only_host,
-        attached,
+        now.serves,
         tuple(losers),
         tuple(_others(service, route)),
+        now.text,
     )
 
 
@@ -139,11 +143,11 @@ def _named(route: Route) -> str:
     return f"{route.name} of {route.service or 'no service'}"
 
 
-def _verdict(route: Route | None, config: Config, protocol: int, attached: bool) -> tuple[str, str]:
+def _verdict(route: Route | None, config: Config, protocol: int, fault: str | None) -> tuple[str, str]:
     if route is None:
         return PASS, "no frontend matches"
-    if not attached:
-        return PASS, "the balancer is not attached ('svcctl attach cgroup')"
+    if fault is not None:
+        return PASS, fault
     if protocol == UDP and config.flags & enums.CONFIG_EXCLUDE_UDP:
         return PASS, "the balancer leaves UDP alone ('svcctl attach cgroup --include-udp')"
     if route.result == nat.SERVES:

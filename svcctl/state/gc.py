@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.bpf.errors import BpfError
-from svcctl.errors import LockTimeout, NotLoaded, PermissionProblem, SvcctlError
+from svcctl.errors import LockTimeout, NotLoaded, SvcctlError
 from svcctl.maps import enums
 from svcctl.state import destinations, service_gc, swap
 from svcctl.state import place as places
@@ -18,8 +18,8 @@ from svcctl.state.lock import open_locked
 from svcctl.state.session import open_reader
 from svcctl.state.unload import (
     clear_leftovers,
-    dead_directories,
     find_leftovers,
+    judge_directories,
     lock_root,
     retire_directory,
 )
@@ -56,7 +56,7 @@ def collect(place: Place, command: str) -> list[Removed]:
     root = lock_root(place, "gc")
     try:
         removed += [Removed("leftover", path, INTERRUPTED) for path in clear_leftovers(place)]
-        for path in dict.fromkeys(dead_directories(place) + _own_dead(place, command)):
+        for path in dict.fromkeys(_dead(place) + _own_dead(place, command)):
             if _retire(place, path):
                 removed.append(Removed("state", path, DEAD))
     finally:
@@ -80,13 +80,12 @@ def collect(place: Place, command: str) -> list[Removed]:
 def planned(place: Place) -> list[Removed]:
     """What `collect` would remove; reads as readers do."""
     places.check_bpffs(place.bpffs)
+    rows = []
     try:
-        rows = [Removed("leftover", path, INTERRUPTED) for path in find_leftovers(place)]
-        rows += [Removed("state", path, DEAD) for path in dead_directories(place)]
-    except PermissionError:
-        raise PermissionProblem(
-            f"gc: {place.bpffs}: permission denied", hint="needs root: try sudo"
-        ) from None
+        rows += [Removed("leftover", path, INTERRUPTED) for path in find_leftovers(place)]
+        rows += [Removed("state", path, DEAD) for path in _dead(place)]
+    except PermissionError:  # a member of the state's group
+        place.notice(f"not looked at: leftovers and dead states: {place.bpffs} may be listed by root only")
     try:
         with open_reader(place) as reader:
             rows += _own_rows(_swap_pins(reader), unused_destinations(reader))
@@ -94,6 +93,15 @@ def planned(place: Place) -> list[Removed]:
     except NotLoaded:
         pass
     return rows
+
+
+def _dead(place: Place) -> list[str]:
+    """Directories of namespaces that are gone; says of which it cannot tell."""
+    judged = judge_directories(place)
+    for path, dead in judged:
+        if dead is None:
+            place.notice(f"left alone: {path}: whether its network namespace lives cannot be told from here")
+    return [path for path, dead in judged if dead]
 
 
 def _own_rows(pins: list[str], unused: list[Destination]) -> list[Removed]:
@@ -104,7 +112,7 @@ def _own_rows(pins: list[str], unused: list[Destination]) -> list[Removed]:
 
 def _service_rows(place: Place, garbage: service_gc.Garbage) -> list[Removed]:
     if garbage.unsure is not None:
-        place.notice(f"entries of sockets that are gone were left alone: {garbage.unsure}")
+        place.notice(f"left alone: {garbage.unsure}")
     return [Removed(*row) for row in service_gc.describe(garbage)]
 
 

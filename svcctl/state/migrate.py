@@ -58,7 +58,7 @@ def open_any(state: State, name: str, prefix: str = "") -> Map:
     """A pinned map whatever its shape; its type must be right. Raises Incompatible otherwise."""
     path = state.pin(prefix + name)
     try:
-        opened = Map.open_pinned(path)
+        opened = Map.open_pinned(path, read_only=state.read_only)
     except BpfError as error:
         raise pin_error(error, path) from error
     if opened.info.type != catalog.MAPS[name].type:

@@ -15,12 +15,13 @@ from svcctl.state import place as places
 from svcctl.state.bindings import read_labels
 from svcctl.state.listing import destination_rows
 from svcctl.state.session import Reader, check_meta, need_current_schema
-from svcctl.state.unload import dead_directories
+from svcctl.state.unload import judge_directories
 
 if TYPE_CHECKING:
     from typing import Any
 
     from svcctl.maps.layouts import Writer as WriteLine
+    from svcctl.state.balancer_settings import Settings
     from svcctl.state.place import Place
     from svcctl.state.session import State
 
@@ -52,10 +53,17 @@ class Picture(NamedTuple):
     fill: list[Fill]
     writes: list[WriteLine]
     services: list[tuple[Any, ...]] | None
+    settings: Settings | None = None
+    """Those of the balancer; None without service maps."""
+    fault: str | None = None
+    """Why the balancer does not serve, or not all."""
 
 
 class Other(NamedTuple):
-    """One directory of `status --all`: `state` is own, live, dead or broken, `picture` None when it is broken."""
+    """One directory of `status --all`. `picture` is None when it is broken.
+
+    `state` is own, live, dead, broken, or unknown: whether its namespace lives cannot be told from here.
+    """
 
     path: str
     inode: int
@@ -66,12 +74,18 @@ class Other(NamedTuple):
 
 def read(state: State, inode: int, label: str | None = None) -> Picture:
     """Read it all. Raises NotFound when nothing has the label."""
+    state.need_all_maps()
     fill = read_fill(state)
     used = {one.name: one.used for one in fill}
     rows = destination_rows(state, label)
     bindings = None
-    services = None
-    has_services = state.has_map(catalog.BALANCER.marker)
+    services, settings, fault = None, None, None
+    has_services = state.has_half(catalog.BALANCER)
+    if has_services:
+        from svcctl.state.balancer_settings import read_settings
+        from svcctl.state.condition import condition
+
+        settings, fault = read_settings(state), condition(state).text
     if label is None and has_services:
         from svcctl.state.service_listing import service_rows
 
@@ -92,6 +106,8 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         fill=fill,
         writes=read_writes(state),
         services=services,
+        settings=settings,
+        fault=fault,
     )
 
 
@@ -124,6 +140,9 @@ def read_writes(state: State) -> list[WriteLine]:
     return found
 
 
+_STANDING = {True: "dead", False: "live", None: "unknown"}
+
+
 def read_all(place: Place) -> list[Other]:
     """Every state directory under the bpffs root, by inode. Needs the right to list it: root, mostly."""
     places.check_bpffs(place.bpffs)
@@ -135,14 +154,16 @@ def read_all(place: Place) -> list[Other]:
         ) from None
     with Netns.open(place.netns) as netns:
         own = netns.inode
-    dead = set(dead_directories(place))
+    judged = dict(judge_directories(place))
     found = []
     for name in names:
         inode = places.parse_directory_name(name)
         if inode is None:
             continue
         path = f"{place.bpffs}/{name}"
-        state = "dead" if path in dead else "own" if inode == own else "live"
+        state = _STANDING[judged.get(path)]
+        if inode == own and state != "dead":
+            state = "own"
         try:
             found.append(Other(path, inode, state, None, _read_one(place, path, inode)))
         except (SvcctlError, BpfError, OSError) as error:

@@ -70,7 +70,9 @@ def check_bpffs(path: str) -> None:
     if not bpffs.is_bpffs(path):
         raise NotLoaded(
             f"{path}: not a BPF file system",
-            hint=f"'svcctl load' mounts one; by hand: mount -t bpf -o mode=0711 bpf {path}",
+            hint=f"'svcctl load' mounts one; by hand: mount -t bpf -o mode=0711 bpf {path}"
+            if path == Place().bpffs
+            else "--bpffs names the mount point of a BPF file system: 'findmnt -t bpf' lists them",
         )
 
 
@@ -95,5 +97,6 @@ def missing_pin(path: str) -> SvcctlError:
     """The error for a pin that should be there. Nothing is created in its place."""
     return Incompatible(
         f"{path}: the pin is missing",
-        hint="'svcctl check' lists what is broken; 'svcctl unload' and 'svcctl load' start anew",
+        hint="'svcctl check --repair' pins again what the kernel still has;"
+        " if that is not enough, 'svcctl unload' and 'svcctl load' start anew",
     )

@@ -33,6 +33,8 @@ def plan_attach(state: State, max_bindings: int | None, max_destinations: int | 
             hint="'svcctl upgrade --max-...' changes sizes without interruption",
         )
     maps = not state.has_dispatcher()
+    if not maps:
+        state.need_maps(catalog.DISPATCHER)
     program = maps or not os.path.lexists(state.pin(catalog.DISPATCH.pin))
     # None: recorded, and not for the caller to look at. Only a dry run without root gets that.
     return AttachPlan(maps, program, attach.is_live(state) is False)

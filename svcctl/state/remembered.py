@@ -29,9 +29,9 @@ from svcctl.maps.service_layouts import (
     ServiceValue,
 )
 from svcctl.model.prefix import format_address, format_host_port
-from svcctl.model.service_endpoint import format_backend
+from svcctl.model.service_endpoint import Backend, format_backend
 from svcctl.record import Record
-from svcctl.state.services import as_backend, need_services, read_backend
+from svcctl.state.services import as_backend, get, need_services, read_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ def affinity_seconds(names: Names, service: ServiceValue | None) -> int:
 
 
 def sticky(state: State, service: str | None = None) -> list[Sticky]:
-    """All affinity entries (of one service), by service and client."""
+    """All affinity entries (of one service), by service and client. Raises NotFound for a service nobody knows."""
     need_services(state)
     names = Names(state)
     rows = []
@@ -151,6 +151,8 @@ def sticky(state: State, service: str | None = None) -> list[Sticky]:
             standing,
         )
         rows.append(((row.service, key.service, key.kind, key.client), row))
+    if service is not None and not rows:
+        get(state, service, "affinity")
     return [row for _, row in sorted(rows)]
 
 
@@ -162,7 +164,10 @@ def client_name(key: AffinityKey) -> str:
 
 
 def stands(state: State, service: str | None = None) -> list[Stand]:
-    """All reverse entries (of one service), by socket cookie. A socket has up to four."""
+    """All reverse entries (of one service), by socket cookie. A socket has up to four.
+
+    Raises NotFound for a service that is not there and that no entry speaks of.
+    """
     need_services(state)
     names = Names(state)
     rows = []
@@ -171,7 +176,19 @@ def stands(state: State, service: str | None = None) -> list[Stand]:
         for entry in entries(data):
             if service is None or names.service_name(entry.service) == service:
                 rows.append((cookie, _stand(names, cookie, entry)))
+    if service is not None and not rows:
+        get(state, service, "reverse")
     return [row for _, row in sorted(rows)]
+
+
+def backends_of(state: State, service: int) -> set[Backend]:
+    """The backends that sockets were given to through a service id, those it has no more included."""
+    return {
+        Backend(codec.family_of(entry.backend_address), entry.backend_address, entry.backend_port)
+        for _, data in state.map("reverse").items(LOCK)
+        for entry in entries(data)
+        if entry.service == service
+    }
 
 
 def entries(data: bytes) -> Iterator[ReverseEntry]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from svcctl.errors import PermissionProblem, SvcctlError
 from svcctl.host.all_netns import Namespaces
 from svcctl.host.sock_destroy import Diag
 from svcctl.maps import catalog
@@ -47,8 +48,9 @@ class Garbage(Record):
 
 def find(state: State) -> Garbage:
     """What `collect` would remove. Needs root to look into all namespaces; others get `unsure`."""
-    if not state.has_map(catalog.BALANCER.marker):
+    if not state.has_half(catalog.BALANCER):
         return Garbage((), (), (), None)
+    state.need_maps(catalog.BALANCER)
     reverse, unsure = _dead_sockets(state)
     now = time.time_ns()
     drains = tuple(
@@ -64,10 +66,18 @@ def collect(writer: Writer) -> Garbage:
 
     Drains come first: the sockets they end leave entries behind.
     """
-    if not writer.has_map(catalog.BALANCER.marker):
+    if not writer.has_half(catalog.BALANCER):
         return Garbage((), (), (), None)
-    drains = tuple((service, format_backend(backend)) for service, backend in end_overdue(writer))
+    writer.need_maps(catalog.BALANCER)
+    unsure = None
+    drains: tuple[tuple[str, str], ...] = ()
+    try:
+        drains = tuple((service, format_backend(backend)) for service, backend in end_overdue(writer))
+    except PermissionProblem as error:
+        unsure = f"drains that are over: {error.message}"
     garbage = find(writer)._replace(drains=drains)
+    if unsure is not None:
+        garbage = garbage._replace(unsure=unsure)
     if not (garbage.reverse or garbage.affinity):
         return garbage
     with writer.changing():
@@ -110,12 +120,12 @@ def _dead_sockets(state: State) -> tuple[tuple[int, ...], str | None]:
         try:
             namespaces = Namespaces(thorough=thorough)
             if not namespaces.complete:
-                return (), "not every process of the host can be looked at"
+                return (), "entries of sockets that are gone: not every process of the host can be looked at"
             for netns in namespaces:
                 with Diag(netns) as diag:
                     found -= diag.cookies()
-        except (OSError, PermissionError) as error:
-            return (), str(error)
+        except (OSError, SvcctlError) as error:
+            return (), f"entries of sockets that are gone: {error}"
         if not found:
             break
         if not thorough:

@@ -30,12 +30,12 @@ SERVES, REFUSES, DROPS = "serves", "refuses", "drops"
 """What becomes of a new connection: a backend gets it, there is none, or a rule says that nobody is to."""
 
 
-def find_services(state: State, name: str | None) -> dict[str, Stored]:
-    """All services by name, or the one asked for. Raises NotFound, NotLoaded."""
+def find_services(state: State, name: str | None, noun: str) -> dict[str, Stored]:
+    """All services by name, or the one asked for, for the command `noun`. Raises NotFound, NotLoaded."""
     services.need_services(state)
     if name is None:
         return services.read_all(state)
-    return {name: services.get(state, name, "list")}
+    return {name: services.get(state, name, noun)}
 
 
 def lane_stats(state: State, lane: int) -> ServiceStats:
@@ -67,7 +67,7 @@ def policy_text(service: Service) -> str:
 
 def service_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]:
     """One row a service, by name: see `svcctl.cli.commands.services.COLUMNS`."""
-    found = find_services(state, name)
+    found = find_services(state, name, "services")
     stats = all_stats(state) if name is None else None
     rows = []
     for one in found.values():
@@ -103,7 +103,7 @@ def service_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]
 def frontend_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]:
     """One row a frontend, by address: (frontend, kind, service, backends that answer, result, flags)."""
     found = []
-    for one in find_services(state, name).values():
+    for one in find_services(state, name, "frontends").values():
         service = one.service
         lanes = {lane.family: lane for lane in blocks_of(service)}
         blocked = service.block
@@ -135,7 +135,7 @@ def _result(chosen: BackendSet, flags: int) -> str:
 def backend_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]:
     """One row a membership, by service and address: see `svcctl.cli.commands.backends.COLUMNS`."""
     rows = []
-    found = find_services(state, name)
+    found = find_services(state, name, "backends")
     picks: dict[int, int] = {}
     if name is None:
         picks = {one.id: one.picks for one in map(BACKEND.unpack, _values(state))}

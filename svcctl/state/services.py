@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import NotFound, NotLoaded
+from svcctl.errors import NotFound
 from svcctl.maps import catalog
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
@@ -23,6 +23,7 @@ from svcctl.maps.service_layouts import (
 )
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.service_endpoint import Backend
+from svcctl.state.session import no_services
 
 if TYPE_CHECKING:
     from svcctl.model.service import Service
@@ -40,12 +41,10 @@ class Stored(NamedTuple):
 
 
 def need_services(state: State) -> None:
-    """Raise NotLoaded unless the service maps were made: `attach cgroup` makes them."""
-    if not state.has_map(catalog.BALANCER.marker):
-        raise NotLoaded(
-            f"{state.path}: there are no service maps",
-            hint="'svcctl attach cgroup' makes them and attaches the connect balancer",
-        )
+    """Raise NotLoaded unless the service maps were made (`attach cgroup` makes them), Incompatible if one is lost."""
+    if not state.has_half(catalog.BALANCER):
+        raise no_services(state.path)
+    state.need_maps(catalog.BALANCER)
 
 
 def find(state: State, name: str) -> Stored | None:

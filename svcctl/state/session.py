@@ -80,6 +80,8 @@ class State:
                         f"{self.path}: the dispatcher was never attached",
                         hint="'svcctl attach netns' does it",
                     ) from None
+                if name in catalog.SERVICE_MAPS and not self.has_half(catalog.BALANCER):
+                    raise no_services(self.path) from None
                 raise
         return opened
 
@@ -88,12 +90,37 @@ class State:
         return name in self._maps or os.path.lexists(self.pin(name))
 
     def has_dispatcher(self) -> bool:
-        """Whether the dispatcher's maps were made. One that has been lost since is still asked for, and missed."""
-        return any(self.has_map(name) for name in catalog.DISPATCH_MAPS)
+        """As `has_half`, of the dispatcher."""
+        return self.has_half(catalog.DISPATCHER)
 
     def has_half(self, half: Half) -> bool:
-        """As `has_dispatcher`, of any half."""
-        return any(self.has_map(name) for name in half.maps)
+        """Whether a half was made: any of its pins is there, or its program is recorded.
+
+        So what it has lost since is still asked for, and missed; nothing is made in its place.
+        """
+        pins = (*half.maps, *(pin for one in half.programs for pin in (one.pin, one.link_pin) if pin))
+        return any(self.has_map(name) for name in pins) or self.is_recorded(half)
+
+    def is_recorded(self, half: Half) -> bool:
+        """Whether `programs` says that the half's first program was loaded. Raises Incompatible without that map."""
+        try:
+            data = self.map("programs").lookup(U32.pack(half.programs[0].number))
+        except Incompatible:
+            if not self.has_map("programs"):
+                raise
+            return False  # of another layout
+        return data is not None and layouts.PROGRAM.unpack(data).id != 0
+
+    def need_maps(self, *halves: Half) -> None:
+        """Raise Incompatible for the first map that is not pinned, of those that every state has and of `halves`."""
+        for maps in (catalog.STATE_MAPS, *(half.maps for half in halves)):
+            for name in maps:
+                if not self.has_map(name):
+                    raise places.missing_pin(self.pin(name))
+
+    def need_all_maps(self) -> None:
+        """As `need_maps`, for each half that was made."""
+        self.need_maps(*(half for half in catalog.HALVES if self.has_half(half)))
 
     def opened(self) -> tuple[str, ...]:
         """Names of the maps that were asked for so far."""
@@ -177,6 +204,14 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
     return opened
 
 
+def no_services(path: str) -> NotLoaded:
+    """The error for a state that has no service maps."""
+    return NotLoaded(
+        f"{path}: there are no service maps",
+        hint="'svcctl attach cgroup' makes them and attaches the connect balancer",
+    )
+
+
 def no_access(path: str) -> PermissionProblem:
     """The error for who may not even look into the state directory."""
     return PermissionProblem(
@@ -247,8 +282,8 @@ class Reader(State):
         return (status.st_dev, status.st_ino) == self.identity
 
 
-def open_reader(place: Place) -> Reader:
-    """Open for reading; as root or as a member of the state's group.
+def open_reader(place: Place, *, any_layout: bool = False) -> Reader:
+    """Open for reading; as root or as a member of the state's group. `any_layout`: of an older svcctl too.
 
     Takes no lock, not even shared: what is read is judged by the generation and by the directory still being
     there, and a lock that eight readers took for a moment each held writers up for 230 ms (measured).
@@ -262,7 +297,8 @@ def open_reader(place: Place) -> Reader:
             status = os.fstat(fd)
             reader.identity = status.st_dev, status.st_ino
             places.check_owner(path, status)
-            need_current_schema(reader.meta())
+            if not any_layout:
+                need_current_schema(reader.meta())
             _check_identity(reader.meta(), netns, path)
         except BaseException:
             for opened in reader._maps.values():

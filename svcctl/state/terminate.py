@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.errors import PermissionProblem
+from svcctl.host import capability
 from svcctl.host.all_netns import Namespaces
 from svcctl.host.sock_destroy import Diag
 from svcctl.model.constants import TCP, UDP
 from svcctl.record import Record
 from svcctl.state.remembered import entries_of
+from svcctl.state.service_listing import lane_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,19 +27,49 @@ if TYPE_CHECKING:
     from svcctl.state.session import State
 
 
+NEEDED = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
+"""To end sockets, and to enter the network namespaces they are in."""
+
+
+def need_rights(action: str) -> None:
+    """Raise PermissionProblem for who may not end sockets. To be asked before anything is changed."""
+    held = capability.effective()
+    missing = [name for name in NEEDED if name not in held]
+    if missing:
+        raise PermissionProblem(
+            f"{action}: --terminate: needs {' and '.join(missing)}",
+            hint=f"ending sockets of every network namespace takes {' and '.join(NEEDED)}; nothing was changed",
+        )
+
+
+def unknown_sockets(state: State, lanes: Iterable[int]) -> int:
+    """How many connections of these lanes found `reverse` full: whose sockets they are nobody can tell."""
+    return sum(lane_stats(state, lane).reverse_full for lane in lanes)
+
+
 class Ended(Record):
-    """How many sockets were ended, and the processes whose namespaces could not be looked into."""
+    """How many sockets were ended, and the processes whose namespaces could not be looked into.
+
+    `tcp` is None if TCP was not asked for.
+    """
 
     udp: int
-    tcp: int
+    tcp: int | None
     unseen: tuple[int, ...]
 
     def __str__(self) -> str:
         """For a notice."""
-        text = f"{self.udp} UDP and {self.tcp} TCP sockets"
+        if self.tcp is None:
+            text = f"{_count(self.udp, 'UDP')}; TCP connections were left alone (--tcp ends them)"
+        else:
+            text = f"{_count(self.udp, 'UDP')} and {_count(self.tcp, 'TCP')}"
         if self.unseen:
             text += f"; the namespaces of {len(self.unseen)} processes could not be looked into"
         return text
+
+
+def _count(number: int, kind: str) -> str:
+    return f"{number} {kind} socket{'' if number == 1 else 's'}"
 
 
 def terminate(
@@ -54,7 +87,7 @@ def terminate(
         with Diag(netns) as diag:
             for peer in _users(state, diag, service, wanted, (UDP, TCP) if tcp else (UDP,)):
                 counts[peer.protocol] += dry_run or diag.destroy(peer)
-    return Ended(counts[UDP], counts[TCP], tuple(found.unseen))
+    return Ended(counts[UDP], counts[TCP] if tcp else None, tuple(found.unseen))
 
 
 def _users(

@@ -124,12 +124,18 @@ def dead_directories(place: Place) -> list[str]:
 
     A link that names another inode than the directory is that of a dead namespace. So is one that names 0,
     unless it was detached by hand: then a namespace with that inode and the recorded cookie still lives. Without
-    a link (no dispatcher) the cookie decides, where a namespace with that inode is to be seen; else there is no
-    telling from here (it may live in another place), and the directory is left alone.
+    a link (no dispatcher) it is looked for in all of the host (`liveness.py`); where that cannot tell, the
+    directory is left alone.
     """
-    from svcctl.bpf.link import Link
+    return [path for path, dead in judge_directories(place) if dead]
 
-    found = []
+
+def judge_directories(place: Place) -> list[tuple[str, bool | None]]:
+    """Each state directory under the root, and whether its network namespace is gone; None: there is no telling."""
+    from svcctl.bpf.link import Link
+    from svcctl.state.liveness import is_dead
+
+    found: list[tuple[str, bool | None]] = []
     for name in sorted(os.listdir(place.bpffs)):
         inode = places.parse_directory_name(name)
         path = f"{place.bpffs}/{name}"
@@ -139,29 +145,20 @@ def dead_directories(place: Place) -> list[str]:
             with Link.open_pinned(f"{path}/{catalog.DISPATCH.link_pin}") as link:
                 target = link.info.netns_inode
         except (BpfError, OSError):
-            if _is_replaced(path, inode):
-                found.append(path)
+            found.append((path, is_dead(path, inode)))
             continue
-        if target is not None and target != inode and not (target == 0 and _lives(path, inode)):
-            found.append(path)
+        gone = target is not None and target != inode and not (target == 0 and _lives(path, inode))
+        found.append((path, gone))
     return found
 
 
-def _is_replaced(path: str, inode: int) -> bool:
-    """Whether the inode of a directory's namespace was given to another one since: their cookies differ."""
-    from svcctl.host import namespaces
-
-    where = namespaces.find(inode)
-    return where is not None and not _lives(path, inode, where)
-
-
-def _lives(path: str, inode: int, where: str | None = None) -> bool:
+def _lives(path: str, inode: int) -> bool:
     """Whether the namespace of a directory is still there, by its inode and its cookie."""
     from svcctl.host import namespaces
     from svcctl.maps import layouts
     from svcctl.state.session import ZERO, open_map
 
-    where = where or namespaces.find(inode)
+    where = namespaces.find(inode)
     if where is None:
         return False
     try:

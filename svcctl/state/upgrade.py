@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import svcctl
 from svcctl.errors import NotFound
 from svcctl.maps import catalog, enums, layouts
+from svcctl.maps.layouts import U32
 from svcctl.record import Record
 from svcctl.state import migrate, swap
 from svcctl.state.attach import open_program, pin_map
 from svcctl.state.audit import audit
 from svcctl.state.programs import load_object, object_digest, object_path
 from svcctl.state.recover import mend, recover
+from svcctl.state.session import open_reader, program_map_ids
 from svcctl.state.upgrade_maps import Resized, UpgradeOptions, check_fits, copy_half, find_fresh, halves
 from svcctl.state.writer import check_alive, lock_state
 
@@ -54,6 +56,8 @@ def upgrade(place: Place, options: UpgradeOptions, command: str, *, dry_run: boo
 
     Raises NotLoaded, Incompatible (newer layout, a lost pin), Full (a size below what is in use), Conflict.
     """
+    if dry_run and os.geteuid() != 0:
+        return _planned(place, options)
     with lock_state(place, command) as writer:
         check_alive(writer)
         if not dry_run:
@@ -68,10 +72,17 @@ def upgrade(place: Place, options: UpgradeOptions, command: str, *, dry_run: boo
             for name in catalog.MAPS:
                 if os.path.lexists(writer.pin(name)):
                     maps[name] = migrate.open_any(writer, name)
-            return _upgrade(writer, options, maps, dry_run)
+            done = _upgrade(writer, options, maps, dry_run)
         finally:
             for opened in maps.values():
                 opened.close()
+        if writer.meta().schema == layouts.SCHEMA and writer.has_half(catalog.BALANCER):
+            from svcctl.state.condition import condition
+
+            fault = condition(writer).text
+            if fault is not None:
+                place.notice(fault)
+        return done
 
 
 def _upgrade(writer: Writer, options: UpgradeOptions, maps: dict[str, Map], dry_run: bool) -> Upgraded:
@@ -106,6 +117,39 @@ def _upgrade(writer: Writer, options: UpgradeOptions, maps: dict[str, Map], dry_
     return done._replace(
         programs=tuple(Swapped(shape.name, number, new[shape]) for shape, number in programs.items())
     )
+
+
+def _planned(place: Place, options: UpgradeOptions) -> Upgraded:
+    """A dry run for members of the state's group. The pins of programs are root's: the records speak for them."""
+    with open_reader(place, any_layout=True) as reader, contextlib.ExitStack() as stack:
+        meta = reader.meta()
+        maps = {
+            name: stack.enter_context(migrate.open_any(reader, name))
+            for name in catalog.MAPS
+            if os.path.lexists(reader.pin(name))
+        }
+        made = halves(maps)
+        _check_options(options, made)
+        fresh = find_fresh(reader, maps, options, missing_allowed=meta.schema < layouts.SCHEMA)
+        check_fits(maps, fresh)
+        old_version, new_version = layouts.text(meta.version), svcctl.__version__
+        same = old_version == new_version and meta.schema == layouts.SCHEMA and not fresh
+        programs = []
+        for shape in (shape for half in made for shape in half.programs):
+            data = maps["programs"].lookup(U32.pack(shape.number))
+            if meta.schema != layouts.SCHEMA or data is None:
+                continue  # of another layout, perhaps
+            record = layouts.PROGRAM.unpack(data)
+            known = program_map_ids(record)
+            same = (
+                same
+                and record.sha256 == object_digest(object_path(shape.object))
+                and all(maps[name].info.id in known for name in catalog.reads(shape))
+            )
+            programs.append(Swapped(shape.name, record.id, record.id))
+        downgrade = _version_key(new_version) < _version_key(old_version)
+        changed = not same or options.force
+        return Upgraded(old_version, new_version, tuple(programs), tuple(fresh), changed, downgrade)
 
 
 def _check_options(options: UpgradeOptions, made: list[Half]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from svcctl.bpf.map import Map
     from svcctl.bpf.object import Object
     from svcctl.maps.catalog import Half
+    from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
 
@@ -56,7 +57,7 @@ def halves(maps: dict[str, Map]) -> list[Half]:
 
 
 def find_fresh(
-    writer: Writer, maps: dict[str, Map], options: UpgradeOptions, *, missing_allowed: bool
+    state: State, maps: dict[str, Map], options: UpgradeOptions, *, missing_allowed: bool
 ) -> list[Resized]:
     """Maps to be made anew: for their size or layout, or because an older svcctl had none such."""
     made = halves(maps)
@@ -69,7 +70,7 @@ def find_fresh(
         opened = maps.get(name)
         if opened is None:
             if not missing_allowed:
-                raise places.missing_pin(writer.pin(name))
+                raise places.missing_pin(state.pin(name))
             found.append(Resized(name, 0, sizes[name], True))
             continue
         have, other = opened.info.max_entries, migrate.has_other_layout(opened, name)

@@ -164,9 +164,18 @@ def test_the_bpf_package_is_not_imported_to_look_at_an_error() -> None:
         (["version", "--netns"], "version: option '--netns' requires an argument"),
         (["version", "--quiet=3"], "version: option '--quiet' does not take a value"),
         (["--netns", "", "version"], "--netns '': expected a path"),
-        (["--lock-timeout", "-1", "version"], "--lock-timeout '-1': expected a number of seconds"),
-        (["--lock-timeout", "nan", "version"], "--lock-timeout 'nan': expected a number of seconds"),
-        (["--lock-timeout", "inf", "version"], "--lock-timeout 'inf': expected a number of seconds"),
+        (
+            ["--lock-timeout", "-1", "version"],
+            "--lock-timeout '-1': expected a number of seconds, 0-1000000000",
+        ),
+        (
+            ["--lock-timeout", "nan", "version"],
+            "--lock-timeout 'nan': expected a number of seconds, 0-1000000000",
+        ),
+        (
+            ["--lock-timeout", "inf", "version"],
+            "--lock-timeout 'inf': expected a number of seconds, 0-1000000000",
+        ),
         (["-o", "xml", "version"], "--output 'xml': expected text, wide, json, jsonl, yaml or name"),
         (["-o", "", "version"], "--output '': expected text, wide, json, jsonl, yaml or name"),
         (["help", "bindigs"], "help: no such command or topic 'bindigs', did you mean 'bindings'?"),

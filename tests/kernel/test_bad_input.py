@@ -367,7 +367,7 @@ def test_labels_that_are_good(loaded: World) -> None:
     """Spaces, quotes, every script, 255 bytes: bound, listed and unbound as they are."""
     labels = [
         "a",
-        " ",
+        " a ",
         "a b",
         "é" * 127,
         "x" * 255,

@@ -16,7 +16,7 @@ import pytest
 from svcctl.bpf.errors import Unsupported
 from svcctl.bpf.link import Link
 from svcctl.errors import Incompatible
-from svcctl.maps import layouts
+from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state.doctor import FAIL, OK, WARN, Line, Probe, diagnose
 from svcctl.state.doctor.host import OBJECTS, layout_differences
@@ -24,6 +24,7 @@ from svcctl.state.doctor.probe import Root
 from svcctl.state.place import Place
 from svcctl.state.programs import object_path
 from tests.lib.foreign import foreign_program
+from tests.lib.outgoing import balancer
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import writer
 from tests.lib.svc import svc_process
@@ -319,6 +320,38 @@ def test_attachment(loaded: World) -> None:
     expect(lines()["attachment"], FAIL, "it is not")
     ok("detach", "netns")
     expect(lines()["attachment"], WARN, "not attached")
+
+
+@broken("balancer programs")
+@broken("balancer")
+def test_balancer() -> None:
+    with balancer() as path:
+        found = lines()
+        assert found["balancer"].status == OK
+        assert f"attached to {path}: sockets all" in found["balancer"].message
+        assert found["balancer programs"].message.startswith("9 programs")
+        with writer() as state:
+            programs = state.map("programs")
+            key = U32.pack(catalog.CONNECT[3].number)
+            record = programs.lookup(key)
+            assert record is not None
+            other = layouts.PROGRAM.unpack(record)._replace(sha256=bytes(32))
+            programs.update(key, layouts.PROGRAM.pack(other))
+        expect(lines()["balancer programs"], WARN, f"not those this svcctl has: {catalog.CONNECT[3].name}")
+        ok("detach", "cgroup")
+        expect(lines()["balancer"], WARN, "services have no effect")
+        ok("attach", "cgroup", path)
+        with Link.open_pinned(f"{open_state_path()}/link_sendmsg4") as link:
+            link.detach()
+        expect(lines()["balancer"], FAIL, "not: sendmsg4")
+        for number in range(91):
+            ok("service", "add", f"s{number}", "--frontend", f"10.96.1.{number}:80/tcp")
+        expect(lines()["fill"], WARN, "service_names 91 of 100")
+        assert "--max-services" in (lines()["fill"].hint or "")
+
+
+def open_state_path() -> str:
+    return ok("status", "-o", "name").out.strip()
 
 
 @broken("group access")

@@ -196,12 +196,20 @@ def test_a_member_reads_what_root_reads(loaded: World, everybodys: list[str], wo
         ("unbind", "web", "tcp", "127.0.0.1", "80", "--dry-run"),
         ("service", "add", "other", "--frontend", "10.96.0.2:80/tcp", "--dry-run"),
         ("backend", "drain", "web", "127.0.0.1:8080", "--after", "9", "--dry-run"),
+        ("upgrade", "--dry-run"),
+        ("upgrade", "--max-bindings", "2000", "--dry-run"),
     ],
     ids=" ".join,
 )
 def test_a_member_may_plan(loaded: World, everybodys: list[str], words: tuple[str, ...]) -> None:
     done = run(everybodys, GROUP)(*words)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_member_plans_gc_as_far_as_it_can_see(loaded: World, everybodys: list[str]) -> None:
+    done = run(everybodys, GROUP)("gc", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "not looked at: leftovers and dead states" in done.stderr
 
 
 @pytest.mark.quick

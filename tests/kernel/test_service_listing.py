@@ -260,7 +260,7 @@ def test_reverse(mixed: str) -> None:
             ("10.96.0.20:53", "127.0.0.1:5300", "u", "live")
         }
         names = ok("reverse", "-o", "name").out.splitlines()
-        assert names == [f"sk:{one:x}" for one in sorted(cookies)]
+        assert names == [f"sk:{one:x}/127.0.0.1:5300" for one in sorted(cookies)]
         assert rows("reverse", "web") == []
         ok("service", "delete", "u")
         assert {row["state"] for row in rows("reverse")} == {"stale"}
@@ -440,11 +440,8 @@ def completed(*words: str) -> list[str]:
 def test_completion(mixed: str) -> None:
     assert completed("services", "") == ["dns", "shut", "web"]
     assert completed("backend", "delete", "w") == ["web"]
-    assert completed("backend", "delete", "web", "127.0.0.2") == ["127.0.0.2:53", "127.0.0.2:8082"]
-    assert completed("service", "set", "web", "--no-frontend", "10.96.0.1") == [
-        "10.96.0.10:80/tcp",
-        "10.96.0.11:1/tcp",
-    ]
+    assert completed("backend", "delete", "web", "127.0.0.2") == ["127.0.0.2:8082"]
+    assert completed("service", "set", "web", "--no-frontend", "10.96.0.1") == ["10.96.0.10:80/tcp"]
     assert "10.96.0.9:53/udp" in completed("explain", "10.")
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,12 @@ from svcctl.state.terminate import terminate
 from svcctl.state.writer import open_writer
 from tests.lib.outgoing import OTHER_NETNS, balancer, clear_services, client, udp_receiver
 from tests.lib.run import ok, svcctl
+from tests.lib.svc import svc_process
 
 ENDED = errno.ENOTCONN
 """What getpeername of an ended UDP socket says."""
 V6 = "socket.AF_INET6"
+NOT_TCP = "; TCP connections were left alone (--tcp ends them)"
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,7 @@ udp('other', '127.0.0.3', 5300)
 """
     with client(group, code) as here, client(group, code, prefix=OTHER_NETNS) as there:
         assert here.run("out = peer('plain')") == ["10.96.0.53", 53]
-        assert ended(*DELETE) == "ended 4 UDP and 0 TCP sockets"
+        assert ended(*DELETE) == f"ended 4 UDP sockets{NOT_TCP}"
         for one in (here, there):
             assert one.run("out = [peer('plain'), peer('mapped')]") == [ENDED, ENDED]
             assert one.run("out = peer('direct')") == ["127.0.0.2", 5300]
@@ -87,7 +90,7 @@ def test_ipv6(group: str) -> None:
     with client(group, f"udp('a', 'fd00::53', 53, {V6}); udp('b', '::1', 5300, {V6})") as one:
         assert one.run("out = peer('a')") == ["fd00::53", 53]
         assert (
-            ended("backend", "delete", "six", "[::1]:5300", "--terminate") == "ended 1 UDP and 0 TCP sockets"
+            ended("backend", "delete", "six", "[::1]:5300", "--terminate") == f"ended 1 UDP socket{NOT_TCP}"
         )
         assert one.run("out = [peer('a'), peer('b')]") == [ENDED, ["::1", 5300]]
 
@@ -110,7 +113,7 @@ udp('a', '10.96.0.53', 53)
         try:
             subprocess.run(["mount", "--bind", f"/proc/{one.pid}/ns/net", where], check=True)
             one.run("out = libc.setns(home, 0x40000000)")
-            assert ended(*DELETE) == "ended 1 UDP and 0 TCP sockets"
+            assert ended(*DELETE) == f"ended 1 UDP socket{NOT_TCP}"
             assert one.run("out = peer('a')") == ENDED
         finally:
             subprocess.run(["umount", where], check=False)
@@ -129,7 +132,7 @@ def test_unconnected_sockets_keep_their_port_and_move_on(group: str) -> None:
         port = one.run("s.sendto(b'1', ('10.96.0.53', 53)); out = s.getsockname()[1]")
         assert first.recvfrom(10) == (b"1", ("127.0.0.1", port))
         ok("backend", "set", "dns", "127.0.0.3:5300", "--weight", "1")
-        assert ended(*DELETE) == "ended 0 UDP and 0 TCP sockets"
+        assert ended(*DELETE) == f"ended 0 UDP sockets{NOT_TCP}"
         assert one.run("s.sendto(b'2', ('10.96.0.53', 53)); out = s.getsockname()[1]") == port
         assert second.recvfrom(10) == (b"2", ("127.0.0.1", port))
 
@@ -143,16 +146,129 @@ tcp('mapped', '::ffff:10.96.0.53', 53, {V6})
 tcp('direct', '127.0.0.2', 5300)
 """
     with client(group, code) as here, client(group, code, prefix=OTHER_NETNS) as there:
-        assert ended(*DELETE) == "ended 0 UDP and 0 TCP sockets"
+        assert ended(*DELETE) == f"ended 0 UDP sockets{NOT_TCP}"
         assert here.run("out = [send('plain'), send('mapped')]") == [1, 1]
         # The backend has gone already; saying it again with --tcp ends what was left.
-        assert ended(*DELETE, "--tcp", "--dry-run") == "would end 0 UDP and 4 TCP sockets"
+        assert ended(*DELETE, "--tcp", "--dry-run") == "would end 0 UDP sockets and 4 TCP sockets"
         assert here.run("out = [send('plain'), send('mapped')]") == [1, 1]
-        assert ended(*DELETE, "--tcp") == "ended 0 UDP and 4 TCP sockets"
+        assert ended(*DELETE, "--tcp") == "ended 0 UDP sockets and 4 TCP sockets"
         for one in (here, there):
             assert one.run("out = [send('plain'), send('mapped')]") == [errno.ECONNABORTED] * 2
             assert one.run("out = send('direct')") == 1
-        assert ended(*DELETE, "--tcp") == "ended 0 UDP and 0 TCP sockets"
+        assert ended(*DELETE, "--tcp") == "ended 0 UDP sockets and 0 TCP sockets"
+
+
+def test_an_ended_udp_socket_says_so_once(group: str) -> None:
+    """What the man page says: recv fails once, send for want of a destination."""
+    only("127.0.0.2:5300")
+    with client(group, "udp('u', '10.96.0.53', 53); socks['u'].settimeout(0.2)") as one:
+        ended(*DELETE)
+        recv = """
+def recv():
+    try:
+        return socks['u'].recv(1)
+    except TimeoutError:
+        return 'nothing'
+    except OSError as error:
+        return error.errno
+out = [recv(), recv(), send('u')]
+"""
+        assert one.run(recv) == [errno.ECONNABORTED, "nothing", errno.EDESTADDRREQ]
+
+
+def test_a_backend_nobody_has_is_not_found(group: str) -> None:
+    """But one that was deleted before is, as long as a socket is remembered to use it."""
+    only("127.0.0.2:5300")
+    other = ("backend", "delete", "dns", "127.0.0.9:1", "--terminate")
+    ran = svcctl(*other[:3], "127.0.0.3:5300", *other[3:])
+    assert ran.code == 5
+    assert "127.0.0.9:1: no backend of this service, and no socket was given to it" in ran.err
+    assert state_of("127.0.0.3:5300") == "active"
+    with client(group, "udp('u', '10.96.0.53', 53)"):
+        ok(*DELETE[:-1])
+        assert ended(*DELETE) == f"ended 1 UDP socket{NOT_TCP}"
+    assert svcctl(*DELETE).code == 5
+
+
+def test_service_delete_ends_sockets_too(group: str) -> None:
+    """Those of backends that it has no more included."""
+    only("127.0.0.2:5300")
+    code = "serve('127.0.0.3', 5300); udp('u', '10.96.0.53', 53)"
+    with client(group, code) as one:
+        ok(*DELETE[:-1])
+        ok("backend", "set", "dns", "127.0.0.3:5300", "--weight", "1")
+        one.run("tcp('t', '10.96.0.53', 53); udp('direct', '127.0.0.3', 5300)")
+        words = ("service", "delete", "dns", "--terminate", "--tcp")
+        assert ended(*words, "--dry-run") == "would end 1 UDP socket and 1 TCP socket"
+        assert ended(*words) == "ended 1 UDP socket and 1 TCP socket"
+        assert one.run("out = [peer('u'), send('t')]") == [ENDED, errno.ECONNABORTED]
+        assert one.run("out = peer('direct')") == ["127.0.0.3", 5300]
+    assert ok("services").out == ""
+
+
+def test_rights_are_looked_at_first(group: str) -> None:
+    for words in (DELETE, ("service", "delete", "dns", "--terminate")):
+        for lost in ("net_admin", "sys_admin"):
+            ran = svc_process(*words, prefix=("setpriv", "--bounding-set", f"-{lost}"), code=4)
+            assert f"needs CAP_{lost.upper()}" in ran.err
+            assert len(ok("backends", "dns", "-o", "name").out.splitlines()) == 2
+
+
+def test_gc_without_the_rights_does_the_rest(group: str) -> None:
+    only("127.0.0.2:5300")
+    with client(group, "udp('u', '10.96.0.53', 53)") as one:
+        ok("backend", "drain", "dns", "127.0.0.2:5300", "--after", "0")
+        ran = svc_process("gc", prefix=("setpriv", "--bounding-set", "-sys_admin"))
+        assert "left alone: drains that are over" in ran.err
+        assert one.run("out = peer('u')") == ["10.96.0.53", 53]
+        assert "drain of dns 127.0.0.2:5300" in ok("gc").out
+        assert one.run("out = peer('u')") == ENDED
+
+
+def test_what_found_no_room_is_warned_of(attached: str) -> None:
+    ok("service", "add", "big", "--frontend", "10.96.0.60:53/udp", "--backend", "127.0.0.2:5300")
+    try:
+        with client(attached, "for n in range(1010): udp(n, '10.96.0.60', 53)"):
+            ran = ok("service", "delete", "big", "--terminate")
+            assert "ended 1000 UDP sockets" in ran.err
+            assert "10 connections of big found no room to be remembered (--max-sockets)" in ran.err
+    finally:
+        clear_services()
+
+
+def backends(service: str) -> list[dict[str, Any]]:
+    """The rows of `backends`."""
+    found: list[dict[str, Any]] = ok("backends", service, "-o", "json").json["backends"]
+    return found
+
+
+def test_the_last_drain_counts(group: str) -> None:
+    """A later end, an earlier one, none; and one that goes with the backend or the service is told."""
+    words = ("backend", "drain", "dns", "127.0.0.2:5300")
+
+    def until() -> str | None:
+        (row,) = (row for row in backends("dns") if row["backend"] == "127.0.0.2:5300")
+        end: str | None = row.get("until")
+        return end
+
+    first = ok(*words, "--after", "100").out
+    assert f"state active -> draining, what is left ends at {until()}" in first
+    early = until()
+    second = ok(*words, "--after", "1000").out
+    late = until()
+    assert f"(what is left ends at {late})" in second
+    assert early is not None
+    assert late is not None
+    assert early < late
+    ok(*words, "--after", "50")
+    assert (until() or "") < late
+    assert "goes on, no longer ends at" in ok(*words).out
+    assert until() is None
+    assert ok(*words).out.startswith("unchanged")
+    ok(*words, "--after", "1000")
+    assert f"was to end at {until()}" in ok("backend", "delete", "dns", "127.0.0.2:5300").err
+    ok("backend", "drain", "dns", "127.0.0.3:5300", "--after", "1000")
+    assert "drain of dns 127.0.0.3:5300 was to end at" in ok("service", "delete", "dns").err
 
 
 def test_tcp_needs_terminate(group: str) -> None:
@@ -163,7 +279,7 @@ def test_another_service_on_the_same_backend_is_left_alone(group: str) -> None:
     ok("service", "add", "alias", "--frontend", "10.96.0.54:53/udp", "--backend", "127.0.0.2:5300")
     only("127.0.0.2:5300")
     with client(group, "udp('dns', '10.96.0.53', 53); udp('alias', '10.96.0.54', 53)") as one:
-        assert ended(*DELETE) == "ended 1 UDP and 0 TCP sockets"
+        assert ended(*DELETE) == f"ended 1 UDP socket{NOT_TCP}"
         assert one.run("out = [peer('dns'), peer('alias')]") == [ENDED, ["10.96.0.54", 53]]
 
 
@@ -173,7 +289,7 @@ def test_a_socket_that_moved_on_is_left_alone(group: str) -> None:
         only("127.0.0.3:5300")
         one.run("socks['a'].connect(('10.96.0.53', 53))")
         # UDP keeps its backend while that may be chosen; its weight is 0, so it may not.
-        assert ended(*DELETE) == "ended 0 UDP and 0 TCP sockets"
+        assert ended(*DELETE) == f"ended 0 UDP sockets{NOT_TCP}"
         assert one.run("out = peer('a')") == ["10.96.0.53", 53]
 
 

@@ -22,7 +22,7 @@ from tests.unit.model_values import Address, bindings, bytes16, labels, small_ad
 
 
 @pytest.mark.parametrize(
-    "text", ["web", "a", "x" * 255, "é" * 127 + "x", "два слова", "名前", "🦆" * 63, "a#b", "-", " "]
+    "text", ["web", "a", "x" * 255, "é" * 127 + "x", "два слова", "名前", "🦆" * 63, "a#b", "-", " a "]
 )
 def test_label_accepted(text: str) -> None:
     assert check_label(text) is text
@@ -32,6 +32,8 @@ def test_label_accepted(text: str) -> None:
     ("text", "cause"),
     [
         ("", "empty"),
+        (" ", "nothing but blanks"),
+        ("   ", "nothing but blanks"),
         ("x" * 256, "256 bytes"),
         ("é" * 128, "256 bytes"),
         ("🦆" * 64, "256 bytes"),

@@ -127,8 +127,8 @@ def test_refused(text: str) -> None:
     ("text", "hint"),
     [
         ("::ffff:10.0.0.1/104", "write 10.0.0.1/8"),
-        ("::ffff:10.0.0.1", "write 10.0.0.1/32"),
-        ("::ffff:10.0.0.1/8", "write 10.0.0.1/32"),
+        ("::ffff:10.0.0.1", "write 10.0.0.1"),
+        ("::ffff:10.0.0.1/8", "write 10.0.0.1"),
         ("fe80::1%eth0", "bindings are not tied to an interface: leave out the zone"),
         ("127.1", "write all four numbers"),
         ("127.0.0.01", "leave out leading zeros: some programs read them as octal"),

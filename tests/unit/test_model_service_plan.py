@@ -117,11 +117,17 @@ def test_drain_backends() -> None:
     assert drain_backends(after, first, NOW + 1) is after
     timed = drain_backends(after, first, NOW + 1, 100)
     assert timed.members[0] == after.members[0]._replace(until_ns=NOW + 101)
-    assert changed_lines(after, timed) == ["backend 10.1.0.1:80 changed: end of its drain"]
+    (line,) = changed_lines(after, timed)
+    assert line.startswith("backend 10.1.0.1:80 changed: what is left ends at 20")
     assert diff(after, timed).sets == ()
-    assert drain_backends(timed, first, NOW + 2, 100) is timed
-    assert drain_backends(timed, first, NOW + 2) is timed
-    assert drain_backends(timed, first, NOW + 2, 10).members[0].until_ns == NOW + 12
+    # The last command counts, and does not drain anew.
+    for more in (10, 100, 1000):
+        last = drain_backends(timed, first, NOW + 2, more)
+        assert last.members[0] == timed.members[0]._replace(until_ns=NOW + 2 + more)
+    without = drain_backends(timed, first, NOW + 2)
+    assert without == after
+    (line,) = changed_lines(timed, without)
+    assert line.startswith("backend 10.1.0.1:80 changed: what is left goes on, no longer ends at 20")
 
 
 def test_delete_backends_moves_the_last_one() -> None:
@@ -165,7 +171,8 @@ def test_add_service() -> None:
         add_service(WEB, WEB._replace(affinity_seconds=60, members=THREE[:2]))
     assert caught.value.exit_code == Exit.CONFLICT
     assert caught.value.message == (
-        "service add web: exists and is not the same: service web changed: affinity none -> 60s (and 1 more)"
+        "service add web: there is one of that name, and it differs:"
+        " service web: affinity none there, asked for 60s (and 1 more)"
     )
     with pytest.raises(UsageProblem):
         add_service(None, WEB._replace(frontends=(WEB4, WEB4)))

@@ -28,7 +28,7 @@ COLUMNS = (
 )
 
 
-@noun("affinity", examples=("svcctl affinity", "svcctl affinity web -o json"), exits=(0, 2, 3, 4, 7))
+@noun("affinity", examples=("svcctl affinity", "svcctl affinity web -o json"), exits=(0, 2, 3, 4, 5, 7))
 @argument("service", SERVICE, "Only clients of this service.", required=False)
 def command(env: Env, service: str | None) -> None:
     """List which client of a service is kept on which backend, and how long still, in seconds.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "--udp-affinity",
     type=Count(0, 86400),
     metavar="SECONDS",
-    help="Keep unconnected UDP of a client on its backend so long, for every service; 0: not [0].",
+    help="Keep unconnected UDP of a client on its backend so long, for every service; 0: not; 86400 at most [0].",
 )
 @option("--max-services", type=Count(1, MAX_SERVICES), metavar="N", help="Room for services [4096].")
 @option("--max-backends", type=Count(1, MAX_BACKENDS), metavar="N", help="Room for backends [65536].")
@@ -53,8 +53,10 @@ def command(
 ) -> None:
     """Attach the connect balancer to a cgroup: sockets made in it, and below it, reach services.
 
-    The first time, the service maps are made with the sizes given. Said again with other options, these are
-    changed. Another svcctl balancer on the cgroup, above or below it is a conflict; programs of others stay.
+    The first time, the service maps are made with the sizes given; later 'svcctl upgrade' changes those. Said again
+    with other options while it is attached, these are changed and the others stay as they are; after a detach each
+    option that is not given is the default again. 'svcctl status' and 'attachments -o wide' show the settings.
+    Another svcctl balancer on the cgroup, above or below it is a conflict; programs of others stay.
     """
     from svcctl.cli.access import planning
     from svcctl.state.balancer import BalancerOptions, apply_attach, plan_attach
@@ -75,5 +77,5 @@ def command(
     changes = [Change(CREATED, "attachment", name, plan.path) for name in plan.attach]
     changes += [Change(DELETED, "attachment", name, plan.path) for name in plan.drop]
     if plan.config_changes and not plan.make:
-        changes.append(Change("changed", "balancer", plan.path, "settings"))
+        changes.append(Change("changed", "balancer", plan.path, plan.notes or "settings"))
     env.emit_changes(changes or [Change(UNCHANGED, "attachment", "balancer", plan.path)])

@@ -38,26 +38,46 @@ def command(env: Env) -> None:
 
     As root, programs of others at the same hook are listed too, marked foreign, and each link is looked up in
     the kernel: up, or down. ORDER (-o wide) is the order in which the kernel runs them; the first one that
-    chooses a socket is obeyed. A cgroup is shown by its id and, where the caller may look, its path.
+    chooses a socket is obeyed. A cgroup is shown by its id and, where the caller may look, its path: (gone) when it
+    was removed. SETTINGS (-o wide) is what 'svcctl attach cgroup' was told: whose sockets, UDP, and --udp-affinity.
     """
     from svcctl.cli.access import reading
 
-    rows = reading(env, read_rows)
+    def read(state: State) -> tuple[list[tuple[Any, ...]], str | None]:
+        return read_rows(state), _settings(state)
+
+    rows, settings = reading(env, read)
     if not rows and env.output in ("text", "wide"):
         env.notice("nothing is attached: see 'svcctl attach --help'")
         return
-    env.emit("attachments", rows, COLUMNS, name=lambda row: f"{row[0]}:{row[1]}/{row[3]}")
+    rows = [(*row, settings if row[0] == "cgroup" and row[9] != "foreign" else None) for row in rows]
+    env.emit("attachments", rows, (*COLUMNS, SETTINGS), name=lambda row: f"{row[0]}:{row[1]}/{row[3]}")
+
+
+SETTINGS = Column("SETTINGS", "settings", wide=True)
+
+
+def _settings(state: State) -> str | None:
+    """What `attach cgroup` was told; None without service maps."""
+    from svcctl.maps.catalog import BALANCER
+
+    if not state.has_half(BALANCER):
+        return None
+    from svcctl.state.balancer_settings import read_settings
+
+    return str(read_settings(state))
 
 
 def read_rows(state: State) -> list[tuple[Any, ...]]:
     """The rows of COLUMNS: ours, then foreign ones."""
-    from svcctl.host.cgroup import path_of
+    from svcctl.host.cgroup import is_gone, path_of
     from svcctl.state import foreign
     from svcctl.state.attach import list_attachments
 
     ours = list_attachments(state)
     order = foreign.attached(state.netns) or []
-    paths = {one.target: path_of(one.target) for one in ours if one.kind == "cgroup"}
+    cgroups = {one.target for one in ours if one.kind == "cgroup"}
+    paths = {one: "(gone)" if is_gone(one) else path_of(one) for one in cgroups}
     rows: list[tuple[Any, ...]] = [
         (
             one.kind,

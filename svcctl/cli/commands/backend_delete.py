@@ -28,19 +28,21 @@ def command(env: Env, service: str, backends: tuple[Backend, ...], terminate: bo
 
     A connected UDP socket would otherwise send to the backend for ever. Unconnected ones move on by themselves.
     Ended are sockets in all network namespaces of the host; those connected to a backend's own address are not.
+    --terminate needs CAP_NET_ADMIN and CAP_SYS_ADMIN, and takes a backend that was deleted before as long as a
+    socket is remembered to use it.
     """
+    from svcctl.cli.ending import Ending, check_options, tell_lost_drains
     from svcctl.cli.service_commands import change_service
-    from svcctl.errors import UsageProblem
     from svcctl.model.service_edit import delete_backends
 
-    if tcp and not terminate:
-        raise UsageProblem("backend delete: --tcp goes with --terminate")
+    check_options("backend delete", ends=terminate, tcp=tcp)
+    ending = Ending(env, "backend delete", backends, tcp=tcp) if terminate else None
 
-    def end(state: State, have: Stored) -> None:
-        from svcctl.state.terminate import terminate as end_sockets
-
-        ended = end_sockets(state, have.service.id, backends, tcp=tcp, dry_run=env.dry_run)
-        env.notice(f"{'would end' if env.dry_run else 'ended'} {ended}")
+    def after(state: State, have: Stored) -> None:
+        if ending is not None:
+            ending.carry_out(state, have)
+        else:
+            tell_lost_drains(env, have, backends)
 
     change_service(
         env,
@@ -48,5 +50,6 @@ def command(env: Env, service: str, backends: tuple[Backend, ...], terminate: bo
         "backend delete",
         # With --terminate a backend may have gone already: what was left then is ended now.
         lambda old, now: delete_backends(old, backends, missing_ok=terminate),
-        then=end if terminate else None,
+        before=ending.check if ending is not None else None,
+        then=after,
     )

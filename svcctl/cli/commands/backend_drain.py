@@ -30,7 +30,8 @@ def command(env: Env, service: str, backends: tuple[Backend, ...], after: float 
     """Send no new connections to backends; old ones live. Affinity to them ends with their next connection.
 
     With --after, UDP sockets and TCP connections that are left when the time is over are ended, and the backends
-    are down from then on.
+    are down from then on: the next command that changes services does it, or 'svcctl gc', which svcctl-gc.timer
+    runs each minute. The last command counts: another --after moves the end, none takes it back.
     """
     from svcctl.cli.service_commands import change_service
     from svcctl.model.service_edit import drain_backends

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 )
 @argument("service", SERVICE, "Name of the service.")
 @argument("backends", BACKEND, "ADDRESS:PORT of its backends.", nargs=-1, required=True)
-@option("--weight", type=Count(0, 65535), metavar="N", help="Share of new connections; 0: none.")
+@option(
+    "--weight", type=Count(0, 65535), metavar="N", help="Share of new connections, 65535 at most; 0: none."
+)
 @option("--state", type=STATE, metavar="STATE", help="active, draining (no new connections) or down.")
 def command(
     env: Env, service: str, backends: tuple[Backend, ...], weight: int | None, state: str | None

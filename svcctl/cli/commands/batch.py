@@ -24,8 +24,9 @@ def command(env: Env, file: str, keep_going: bool) -> int:
     """Run the commands of FILE, one a line without 'svcctl' in front, while other writers wait.
 
     Words are quoted as in a shell, # begins a comment. Each line is a change of its own, the first that fails ends
-    the batch. Commands that load, unload, upgrade, check or stay in the foreground are refused. With --dry-run each
-    line is planned on the state as it is, not as the lines before it would leave it.
+    the batch. Refused are load, unload, upgrade, check, gc, batch itself, and what stays in the foreground, such as
+    metrics with an ADDRESS. With --dry-run each line is planned on the state as it is, not as the lines before it
+    would leave it.
     """
     from svcctl.cli.access import Session, writing
     from svcctl.cli.input import read_input

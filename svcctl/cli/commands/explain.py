@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         "svcctl explain 192.0.2.1:443/tcp",
         "svcctl explain '[2001:db8::1]:53/udp' --from 2001:db8::99",
     ),
+    exits=(0, 2, 3, 4, 7),
 )
 @argument("endpoint", ENDPOINT, "Where the connection goes.", metavar="ADDRESS:PORT/PROTOCOL")
 @option("--from", "source", type=ADDRESS, metavar="ADDRESS", help="Where it comes from.")
@@ -35,7 +36,9 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
     label's sockets and which one is next, or which ordinary listener the kernel would choose.
 
     Of the address of a service: also what a connection of this host's own sockets meets, before a packet is
-    sent: the backends with their shares, as 'svcctl nat' has them, which ones are none, and affinity.
+    sent: the backends with their shares, as 'svcctl nat' has them, which ones are none, and affinity; or why the
+    balancer leaves it alone. The last line, "result", is what such a socket meets; "incoming" is for packets that
+    come from elsewhere.
 
     Established connections stay with their sockets whatever is bound. --from is checked only: neither bindings
     nor the balancer look at where a connection comes from; the balancer goes by the socket's cgroup.
@@ -48,8 +51,9 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
         raise UsageProblem("explain: --from: of another family than the endpoint")
 
     def look(state: State) -> tuple[Explained, ExplainedService | None]:
+        state.need_all_maps()
         service = None
-        if state.has_map(BALANCER.marker):
+        if state.has_half(BALANCER):
             from svcctl.state.explain_service import explain_service
 
             service = explain_service(state, *endpoint)
@@ -112,16 +116,32 @@ def _lines(found: Explained, service: ExplainedService | None, source: Prefix | 
 
     origin = f" from {format_address(source.family, source.address)}" if source else ""
     yield f"{found.endpoint}{origin}"
-    if service is not None:
-        from svcctl.cli.explain_service import facts
-
-        for name, text in facts(service):
-            yield escape(f"  {name:<11} {text}")
-    for name, text in _facts(found):
+    for name, text in _facts(found, service):
         yield escape(f"  {name:<11} {text}")
 
 
-def _facts(found: Explained) -> Iterator[tuple[str, str]]:
+def _facts(found: Explained, service: ExplainedService | None) -> Iterator[tuple[str, str]]:
+    """The lines; the last one is what happens to a socket of this host."""
+    if service is None:
+        yield from _binding_facts(found, routed=True)
+        yield "result", _result(found)
+        return
+    from svcctl.cli.explain_service import facts, result
+
+    if service.verdict == "pass":
+        yield from facts(service)
+        yield "outgoing", result(service)
+        yield from _binding_facts(found, routed=True)
+        yield "result", _result(found)
+        return
+    # A frontend needs no route and no listener: those are of packets from elsewhere.
+    yield from _binding_facts(found, routed=False)
+    yield "incoming", _result(found)
+    yield from facts(service)
+    yield "result", result(service)
+
+
+def _binding_facts(found: Explained, *, routed: bool) -> Iterator[tuple[str, str]]:
     winner = found.explanation.winner
     for number, reason in enumerate(found.explanation.reasons):
         yield ("bindings" if not number else "", reason)
@@ -137,9 +157,8 @@ def _facts(found: Explained) -> Iterator[tuple[str, str]]:
         yield "dispatcher", "not attached: bindings have no effect ('svcctl attach netns')"
     if found.foreign:
         yield "foreign", f"also at this hook: {', '.join(found.foreign)}; one that chooses a socket is obeyed"
-    if found.local is False:
+    if found.local is False and routed:
         yield "route", _route_hint(found.endpoint)
-    yield "result", _result(found)
 
 
 def _member_text(one: Member, chosen: bool) -> str:

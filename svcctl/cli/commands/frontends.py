@@ -38,15 +38,19 @@ def command(env: Env, service: str | None) -> None:
 
     RESULT: serves; refuses, without a backend; drops, because a rule says that nobody is served. FLAGS: local,
     only backends of this node; host, only for sockets of the node's own namespace; filtered, it has source
-    ranges, which sockets cannot obey; block, other ports of the address are refused.
+    ranges, which sockets cannot obey; block, other ports of the address are refused. Where the balancer is not
+    attached nobody is served, and a notice says so.
     """
     from svcctl.cli.access import reading
+    from svcctl.cli.service_commands import say_fault
+    from svcctl.state.condition import condition
     from svcctl.state.service_listing import frontend_rows
 
-    def read(state: State) -> list[tuple[Any, ...]]:
-        return frontend_rows(state, service)
+    def read(state: State) -> tuple[list[tuple[Any, ...]], str | None]:
+        return frontend_rows(state, service), condition(state).text
 
-    rows = reading(env, read)
+    rows, fault = reading(env, read)
+    say_fault(env, fault)
     if not rows and env.output in ("text", "wide"):
         env.notice("no frontends")
         return

@@ -19,7 +19,8 @@ def command(env: Env) -> None:
     is remembered of sockets and clients of services that are gone. End drains that are over.
 
     A label is unused when it has neither bindings nor live sockets. Everything in use stays; running it again
-    removes nothing more. svcctl-gc.timer runs it daily.
+    removes nothing more. Without CAP_SYS_ADMIN and CAP_NET_ADMIN drains and what is remembered of sockets are left
+    alone, and a notice says so. svcctl-gc.timer runs it each minute, as drains end by it.
     """
     from svcctl.cli.access import command_line, place
     from svcctl.state.gc import collect, planned

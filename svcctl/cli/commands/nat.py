@@ -11,6 +11,7 @@ from svcctl.render.records import Column
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
     from svcctl.state.nat import Route
+    from svcctl.state.session import State
 
 
 def _backends(shares: list[dict[str, Any]]) -> str:
@@ -30,7 +31,7 @@ COLUMNS = (
 )
 
 
-@noun("nat", examples=("svcctl nat", "svcctl nat web", "svcctl nat -o json"), exits=(0, 2, 3, 4, 7))
+@noun("nat", examples=("svcctl nat", "svcctl nat web", "svcctl nat -o json"), exits=(0, 2, 3, 4, 5, 7))
 @argument("service", SERVICE, "Only frontends that lead to this service.", required=False)
 def command(env: Env, service: str | None) -> None:
     """Show where the kernel's maps lead from each frontend: the backends a new connection may get, with the
@@ -38,12 +39,23 @@ def command(env: Env, service: str | None) -> None:
 
     This is read from the maps that the programs read, not from what commands noted. RESULT: serves; refuses or
     drops, without a backend or by rule; blocks, other ports of a service's address; broken, it leads nowhere,
-    which 'svcctl check' explains.
+    which 'svcctl check' explains. Where the balancer is not attached nobody obeys them, and a notice says so.
     """
     from svcctl.cli.access import reading
+    from svcctl.cli.service_commands import say_fault
+    from svcctl.state.condition import condition
     from svcctl.state.nat import routes
+    from svcctl.state.services import get
 
-    rows = [row_of(one) for one in reading(env, routes) if service is None or one.service == service]
+    def read(state: State) -> tuple[list[Route], str | None]:
+        found = [one for one in routes(state) if service is None or one.service == service]
+        if service is not None and not found:
+            get(state, service, "nat")
+        return found, condition(state).text
+
+    found, fault = reading(env, read)
+    say_fault(env, fault)
+    rows = [row_of(one) for one in found]
     if not rows and env.output in ("text", "wide"):
         env.notice("no frontends")
         return

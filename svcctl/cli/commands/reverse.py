@@ -27,14 +27,14 @@ COLUMNS = (
 )
 
 
-@noun("reverse", examples=("svcctl reverse", "svcctl reverse dns -o json"), exits=(0, 2, 3, 4, 7))
+@noun("reverse", examples=("svcctl reverse", "svcctl reverse dns -o json"), exits=(0, 2, 3, 4, 5, 7))
 @argument("service", SERVICE, "Only sockets of this service.", required=False)
 def command(env: Env, service: str | None) -> None:
     """List for each socket, by its cookie (as in ss -e), the frontend that its backend stands for.
 
     So a socket sees the service's address where it would see the backend's. A socket has up to four entries,
     and they go when it is closed; which process has it the kernel does not say. STATE: live; stale, the
-    service is gone, so the backend stands for nobody.
+    service is gone, so the backend stands for nobody. With -o name a line is SOCKET/BACKEND.
     """
     from svcctl.cli.access import reading
     from svcctl.state.remembered import stands
@@ -46,4 +46,4 @@ def command(env: Env, service: str | None) -> None:
     if not rows and env.output in ("text", "wide"):
         env.notice("no socket uses a service")
         return
-    env.emit("reverse", rows, COLUMNS, name=lambda row: _cookie(row[0]))
+    env.emit("reverse", rows, COLUMNS, name=lambda row: f"{_cookie(row[0])}/{row[2]}")

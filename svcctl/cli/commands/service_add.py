@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     type=FRONTEND,
     multiple=True,
     metavar="FRONTEND",
-    help="Address clients use; may be repeated.",
+    help="Address clients use; may be repeated, the same one counts once.",
 )
 @option(
     "--backend",
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     type=BACKEND_SPEC,
     multiple=True,
     metavar="BACKEND",
-    help="ADDRESS:PORT[,weight=N]; may be repeated.",
+    help="ADDRESS:PORT[,weight=N][,state=S][,local]; may be repeated, with other values for the same one: an error.",
 )
 @option(
     "--affinity",
     type=Count(0, (1 << 24) - 1),
     default=0,
     metavar="SECONDS",
-    help="Keep a client on its backend so long after its last connection; 0: do not [0].",
+    help="Keep a client on its backend so long after its last connection; 0: do not; 16777215 at most [0].",
 )
 @option(
     "--algorithm",
@@ -135,7 +135,7 @@ def command(
             block=block,
             drop=drop,
             sources=tuple(sources),
-            frontends=tuple(ServiceFrontend(one, number) for one in frontends),
+            frontends=tuple(ServiceFrontend(one, number) for one in dict.fromkeys(frontends)),
         )
         # The node port last: `add_service` gives it its frontends.
         want = add_backends(want, backends, now)._replace(node_port=node_port)

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     metavar="FRONTEND",
     help="Take this frontend away; may be repeated.",
 )
-@option("--kind", type=KIND, default="cluster", metavar="KIND", help="Kind of the frontends added [cluster].")
+@option("--kind", type=KIND, metavar="KIND", help="Kind of the frontends that --frontend names [cluster].")
 @option(
     "--affinity",
     type=Count(0, (1 << 24) - 1),
     metavar="SECONDS",
-    help="Keep a client on its backend so long; 0: do not.",
+    help="Keep a client on its backend so long; 0: do not; 16777215 at most.",
 )
 @option(
     "--internal-policy", "internal", type=POLICY, metavar="cluster|local", help="Backends for clients inside."
@@ -68,7 +68,7 @@ def command(
     name: str,
     frontends: tuple[Frontend, ...],
     gone: tuple[Frontend, ...],
-    kind: str,
+    kind: str | None,
     affinity: int | None,
     internal: str | None,
     external: str | None,
@@ -76,16 +76,29 @@ def command(
     block: bool | None,
     drop: bool | None,
 ) -> None:
-    """Change what is given of a service, and leave the rest as it is.
+    """Change what is given of a service, and leave the rest as it is. --frontend with another --kind changes that of a
+    frontend there is.
 
     The change reaches new connections at once, all of it or nothing; established ones are not touched.
     """
     from svcctl.cli.service_commands import change_service
+    from svcctl.errors import UsageProblem
     from svcctl.model.service import ServiceFrontend
     from svcctl.model.service_edit import add_frontends, delete_frontends, set_options
-    from svcctl.model.service_endpoint import KIND_NUMBERS
+    from svcctl.model.service_endpoint import KIND_NUMBERS, format_frontend
 
-    number = KIND_NUMBERS[kind]
+    if kind is not None and not frontends:
+        raise UsageProblem(f"service set {name}: --kind goes with --frontend, whose kind it is")
+    given = (affinity, internal, external, node_port, block, drop)
+    if not frontends and not gone and all(one is None for one in given):
+        raise UsageProblem(
+            f"service set {name}: nothing to set", hint="'svcctl service set --help' lists what can be"
+        )
+    for one in frontends:
+        if one in gone:
+            text = format_frontend(one)
+            raise UsageProblem(f"service set {name}: both --frontend and --no-frontend {text}")
+    number = KIND_NUMBERS[kind or "cluster"]
 
     def edit(have: Service, now: int) -> Service:
         want = set_options(

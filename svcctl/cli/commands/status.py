@@ -85,6 +85,8 @@ def _object(picture: Picture) -> dict[str, Any]:
             for row in listing_rows(picture.bindings)
         ]
     value["destinations"] = [dict(zip(DESTINATION_KEYS, row, strict=True)) for row in picture.destinations]
+    if picture.settings is not None:
+        value["balancer"] = {**picture.settings.values, "fault": picture.fault}
     if picture.services is not None:
         from svcctl.cli.commands.services import COLUMNS as SERVICES
         from svcctl.cli.commands.services import shown
@@ -112,6 +114,7 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
         ("loaded", f"{utc(meta.created_ns)} for group {meta.group}"),
         ("dispatcher", _attached(attachments)),
         *_balancer(picture, attachments),
+        *_settings(picture),
         (
             "bindings",
             f"{picture.hosts + picture.prefixes} ({picture.hosts} hosts, {picture.prefixes} prefixes)",
@@ -175,6 +178,14 @@ def _balancer(picture: Picture, rows: list[tuple[Any, ...]]) -> list[tuple[str, 
     ]
 
 
+def _settings(picture: Picture) -> list[tuple[str, str]]:
+    """What `attach cgroup` was told, and what of the balancer does not work."""
+    if picture.settings is None:
+        return []
+    fault = [("at fault", picture.fault)] if picture.fault is not None else []
+    return [("settings", str(picture.settings)), *fault]
+
+
 def _drops(drops: dict[str, int]) -> str:
     return ", ".join(f"{reason} {number}" for reason, number in drops.items() if number) or "0"
 
@@ -217,6 +228,8 @@ _ALL = (
     Column("VERSION", "version"),
     Column("BINDINGS", "bindings", None, ">"),
     Column("LABELS", "labels", None, ">"),
+    Column("SERVICES", "services", None, ">"),
+    Column("BACKENDS", "backends", None, ">"),
     Column("LAST WRITE", "last_write"),
     Column("PATH", "path"),
 )
@@ -276,14 +289,17 @@ def _row(one: Other) -> tuple[Any, ...]:
     from svcctl.maps import layouts
 
     if one.picture is None:
-        return (one.inode, one.state, None, None, None, None, f"{one.path}: {one.problem}")
+        return (one.inode, one.state, None, None, None, None, None, None, f"{one.path}: {one.problem}")
     picture = one.picture
+    used = {fill.name: fill.used for fill in picture.fill}
     return (
         one.inode,
         one.state,
         layouts.text(picture.meta.version),
         picture.hosts + picture.prefixes,
         len({row[0] for row in picture.destinations}),
+        used.get("service_names"),
+        used.get("backends"),
         utc(picture.writes[0].time_ns) if picture.writes else None,
         one.path,
     )

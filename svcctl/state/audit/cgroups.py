@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from errno import ENOENT, ESTALE
 from functools import partial
 from typing import TYPE_CHECKING
 
-from svcctl.errors import SvcctlError
 from svcctl.host import cgroup
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import AttachmentKey
@@ -79,32 +77,25 @@ def _home(records: Records, links: dict[ProgramShape, LinkInfo | None]) -> int |
         if target in live:
             return target
     for target in recorded:
-        if not _is_gone(target):
+        if not cgroup.is_gone(target):
             return target
     return live[0] if live else None
-
-
-def _is_gone(number: int) -> bool:
-    """Whether there is certainly no cgroup of this id."""
-    try:
-        os.close(cgroup.open_id(number))
-    except OSError as error:
-        return error.errno in (ESTALE, ENOENT)
-    except SvcctlError:
-        return False
-    return False
 
 
 def _other_records(writer: Writer, records: Records, home: int | None) -> Iterator[Finding]:
     """attachments: all are on one cgroup, which exists."""
     for hook, each in sorted(records.items()):
         for target in sorted(each.keys() - {home}):
-            why = "which is gone" if _is_gone(target) else f"but the balancer is on {home}"
+            why = "which is gone" if cgroup.is_gone(target) else f"but the balancer is on {home}"
             yield Finding(
                 "attachments",
-                f"hook {hook} is recorded on cgroup {target}, {why}",
+                f"{_hook_name(hook)} is recorded on cgroup {target}, {why}",
                 partial(_forget, writer, hook, target),
             )
+
+
+def _hook_name(hook: int) -> str:
+    return next((shape.name for shape in catalog.CONNECT if shape.hook == hook), f"hook {hook}")
 
 
 def _forget(writer: Writer, hook: int, target: int) -> None:

@@ -30,7 +30,7 @@ ANEW = "'svcctl unload' and 'svcctl load' start anew"
 def find(writer: Writer) -> Iterator[Finding]:
     """Findings about the directory and its pins."""
     present = set(os.listdir(writer.path))
-    wanted = expected(present)
+    wanted = expected(present | _recorded(writer))
     yield from _modes(
         writer, sorted(wanted.keys() & present), wanted
     )  # first: it opens the way to the others
@@ -43,7 +43,7 @@ def find(writer: Writer) -> Iterator[Finding]:
 def usable(writer: Writer) -> bool:
     """Whether all that belongs there can be opened as it should be, and `meta` is svcctl's."""
     present = set(os.listdir(writer.path))
-    wanted = expected(present)
+    wanted = expected(present | _recorded(writer))
     if any(_fault(writer, name) for name in wanted.keys() & present - catalog.MAPS.keys()):
         return False
     try:
@@ -67,6 +67,14 @@ def expected(present: set[str]) -> dict[str, int]:
         # Which links there should be is told by the records: `attachments`.
         wanted |= {name: 0o600 for name in links if name in present}
     return wanted
+
+
+def _recorded(writer: Writer) -> set[str]:
+    """A pin of each half that was loaded: one that has lost all of its pins is missed as well."""
+    try:
+        return {half.programs[0].pin for half in catalog.HALVES if writer.is_recorded(half)}
+    except SvcctlError:
+        return set()  # `programs` is a finding by itself
 
 
 _PROGRAM_PINS = frozenset(shape.pin for shape in catalog.PROGRAMS)

@@ -24,7 +24,7 @@ USEFUL = {
     "CAP_SYS_ADMIN": "enter other network namespaces, mount bpffs, look up programs by id",
     "CAP_SYS_PTRACE": "take sockets of other users' processes (register-pid)",
 }
-OBJECTS = ("state", "dispatch", "copy", "abi")
+OBJECTS = ("state", "dispatch", "copy", "connect", "abi")
 
 
 def lines(probe: Probe) -> Iterator[Line]:

@@ -10,7 +10,9 @@ from svcctl.errors import NotLoaded, PermissionProblem, SvcctlError
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state import attach
+from svcctl.state.doctor import balancer
 from svcctl.state.doctor.line import FAIL, OK, WARN, Line, unseen
+from svcctl.state.picture import read_fill
 from svcctl.state.programs import object_digest, object_path
 
 if TYPE_CHECKING:
@@ -119,8 +121,8 @@ def _leftovers(probe: Probe) -> Line:
 def _state(probe: Probe, reader: Reader) -> Line:
     meta = reader.meta()
     missing = [name for name in catalog.STATE_MAPS if not reader.has_map(name)]
-    if reader.has_dispatcher():
-        missing += [name for name in catalog.DISPATCH_MAPS if not reader.has_map(name)]
+    made = [half for half in catalog.HALVES if not missing and reader.has_half(half)]
+    missing += [name for half in made for name in half.maps if not reader.has_map(name)]
     if missing:
         return Line(
             "state", FAIL, f"pins are missing: {', '.join(missing)}", "'svcctl check --repair' mends it"
@@ -165,6 +167,8 @@ def _program(probe: Probe, reader: Reader) -> Line:
 
 
 def _attachment(probe: Probe, reader: Reader) -> Line:
+    if not reader.has_dispatcher():
+        return Line("attachment", OK, "the dispatcher was never attached ('load --no-dispatcher')")
     if not attach.is_attached(reader):
         return Line("attachment", WARN, "the dispatcher is not attached", "'svcctl attach netns' attaches it")
     up = attach.is_live(reader)
@@ -208,17 +212,15 @@ def _group(probe: Probe, reader: Reader) -> Line:
 
 
 def _fill(probe: Probe, reader: Reader) -> Line:
-    if not reader.has_dispatcher():
-        return Line("fill", OK, "no maps yet")
     texts, status, hint = [], OK, None
-    for name, option in catalog.USAGE_OPTIONS.items():
-        data = reader.map("usage").lookup(U32.pack(catalog.MAPS[name].usage or 0))
-        usage = layouts.USAGE.unpack(data or bytes(layouts.USAGE.size))
-        texts.append(f"{name} {usage.used} of {usage.max}")
-        if usage.max and usage.used >= NEARLY_FULL * usage.max:
-            status = FAIL if usage.used >= usage.max or status == FAIL else WARN
+    for name, used, most, option in read_fill(reader):
+        texts.append(f"{name} {used} of {most}")
+        # A full LRU map forgets the oldest; sockets beyond `reverse` are served all the same.
+        if most and used >= NEARLY_FULL * most and catalog.MAPS[name].type != catalog.LRU_HASH:
+            counted = catalog.MAPS[name].usage is not None
+            status = FAIL if (used >= most and counted) or status == FAIL else WARN
             hint = f"'svcctl upgrade {option} N' makes it larger without interruption"
-    return Line("fill", status, ", ".join(texts), hint)
+    return Line("fill", status, ", ".join(texts) or "no maps yet", hint)
 
 
 LOADED: dict[str, Callable[[Probe, Reader], Line]] = {
@@ -226,6 +228,8 @@ LOADED: dict[str, Callable[[Probe, Reader], Line]] = {
     "interrupted": _mark,
     "program": _program,
     "attachment": _attachment,
+    "balancer programs": balancer.programs,
+    "balancer": balancer.attachment,
     "group access": _group,
     "fill": _fill,
 }
