@@ -63,20 +63,25 @@ attempt(const struct svc_frontend_key *key, struct svc_pick *pick)
 	return pick_random(block, pick);
 }
 
-/* Draws of the first target. */
+/* Draws from the block of the first target. */
 SEC("tc")
 int draw(struct __sk_buff *skb)
 {
+	struct svc_target found = {};
 	struct svc_pick pick = {};
+	struct svc_block *block;
 	struct target *target;
 	__u32 zero = 0;
 
 	target = bpf_map_lookup_elem(&targets, &zero);
-	if (!target)
+	if (!target || find_frontend(&target->key, &found) != SVC_FOUND_BACKEND)
+		return 0;
+	block = current_block(found.lane, 0);
+	if (!block)
 		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < DRAWS; i++) {
-		if (attempt(&target->key, &pick) == SVC_FOUND_BACKEND)
+		if (pick_random(block, &pick) == SVC_FOUND_BACKEND)
 			count(&tally, pick.port);
 	}
 	return 0;
