@@ -15,7 +15,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAPPED = int(ipaddress.IPv6Address("::ffff:0:0"))
 
 labels = st.text(min_size=1, max_size=60).filter(
-    lambda text: text.isprintable() and len(text.encode()) <= 255
+    lambda text: text.isprintable() and not text.isspace() and len(text.encode()) <= 255
 )
 ports = st.one_of(st.sampled_from([0, 1, 80, 443, 65534, 65535]), st.integers(0, 65535))
 ipv4 = st.builds(
