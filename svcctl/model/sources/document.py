@@ -18,7 +18,7 @@ class Document:
     """A parsed document. Nothing but its value is kept of it: lines are looked up by reading it again.
 
     `source` is the input's name, `form` JSON or YAML. `odd_numbers` are the numbers of YAML that are not
-    written as one writes numbers (0777, 0x1F, 1_000): place, line, text, and what kubectl takes them for.
+    written as one writes numbers (0777, 0x1F, 1_000): place, text, and what kubectl takes them for.
     `check` looks for repeated keys, where that has not been done.
     """
 
@@ -30,7 +30,7 @@ class Document:
         value: object,
         form: str,
         find_line: Callable[[Steps], int],
-        odd_numbers: list[tuple[Steps, int, str, object]] | None = None,
+        odd_numbers: list[tuple[Steps, str, object]] | None = None,
     ) -> None:
         self.source = source
         self.value = value

@@ -80,7 +80,7 @@ class _Builder:
         self.frames: list[_Frame] = []
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.expanded = 0
-        self.odd: list[tuple[Steps, int, str, object]] = []
+        self.odd: list[tuple[Steps, str, object]] = []
         # id of a dict or list -> key or index -> line. `kept`: an id means something while its object lives.
         self.lines: dict[int, dict[str | int, int]] | None = {} if lines else None
         self.kept: list[Any] = []
@@ -238,7 +238,7 @@ class _Builder:
         except NotFinite:
             raise _Fault(event, f"{text} is not a number that JSON knows") from None
         if not is_plain:
-            self.odd.append((self.path(), _line(event), text, value))
+            self.odd.append((self.path(), text, value))
         return value
 
 
@@ -285,7 +285,7 @@ def line_of(data: bytes, number: int, steps: Steps) -> int:
 
 
 def _document(
-    source: str, data: bytes, number: int, value: object, odd: list[tuple[Steps, int, str, object]]
+    source: str, data: bytes, number: int, value: object, odd: list[tuple[Steps, str, object]]
 ) -> Document:
     return Document(source, value, YAML, lambda steps: line_of(data, number, steps), odd)
 

@@ -1,0 +1,118 @@
+"""svcctl's own file of bindings and services, in YAML or JSON: svcctl(5). `document` writes what `read` reads.
+
+    version: 1
+    bindings:
+      - {label: web, protocol: tcp, prefix: 192.0.2.0/24, port: 443}
+    services:
+      - name: shop
+        frontends: ["10.96.0.10:80/tcp"]
+        backends: ["10.1.0.1:8080", {address: "10.1.0.2:8080", weight: 3}]
+
+An unknown key is an error, and so is whatever a command would refuse: half a file is worse than none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.model.bad_value import show
+from svcctl.model.desired import CONSUL, NATIVE, NOMAD, NOTE, Desired, Notice
+from svcctl.model.service_endpoint import format_frontend
+from svcctl.model.sources.fields import Fields
+from svcctl.model.sources.native_bindings import read_bindings
+from svcctl.model.sources.native_services import read_service
+from svcctl.model.sources.native_writing import document
+from svcctl.model.sources.problem import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from svcctl.model.binding import Binding
+    from svcctl.model.service import Service
+    from svcctl.model.service_endpoint import Frontend
+    from svcctl.model.sources.document import Document
+    from svcctl.model.sources.instances import Instances
+    from svcctl.model.sources.options import Options
+
+__all__ = ["VERSION", "document", "read"]
+
+VERSION = 1
+KEYS = ("version", "bindings", "services")
+
+MAX_FRONTENDS = 262_144
+"""Of a file. A range of ports counts as all of its ports."""
+
+
+def read(documents: Sequence[Document], registries: Mapping[str, Instances], options: Options) -> Desired:
+    """What the documents ask for together. `registries`: what services may take backends from, by kind.
+
+    Raises InputProblem.
+    """
+    owner = options.owner or NATIVE
+    services: dict[str, Service] = {}
+    owners_of: dict[Frontend, str] = {}
+    bindings: dict[bytes, Binding] | None = None
+    used: set[tuple[str, str]] = set()
+    for each in documents:
+        fields = _document(each)
+        if "bindings" in fields:
+            bindings = {} if bindings is None else bindings
+            read_bindings(fields, bindings)
+        for number, entry in enumerate(fields.array("services")):
+            inside = Fields(each, ("services", number), entry)
+            service = read_service(inside, owner, registries)
+            used.update((kind, str(inside.raw(kind))) for kind in (CONSUL, NOMAD) if kind in inside)
+            if service.name in services:
+                raise inside.problem(f"there is a service {show(service.name)} already", "name")
+            services[service.name] = service
+            for frontend, _ in service.frontends:
+                other = owners_of.setdefault(frontend, service.name)
+                if other != service.name:
+                    cause = f"{format_frontend(frontend)} is a frontend of {show(other)} already"
+                    raise inside.problem(cause, "frontends")
+            if len(owners_of) > MAX_FRONTENDS:
+                raise inside.problem(f"more than {MAX_FRONTENDS} frontends in all", "frontends")
+    return Desired(
+        NATIVE,
+        owner,
+        tuple(services.values()),
+        None if bindings is None else tuple(bindings.values()),
+        notices=_notices(registries, used),
+        blockers=_blockers(registries, used),
+    )
+
+
+def _document(document: Document) -> Fields:
+    for steps, text, value in document.odd_numbers:
+        cause = f"{text} is {value} in YAML"
+        raise document.problem(steps, cause, hint=f"write {value}, or {text!r} if it is a text")
+    fields = Fields(document, (), document.value)
+    fields.require("version")
+    version = fields.raw("version")
+    if type(version) is not int or version != VERSION:
+        raise fields.problem(f"expected {VERSION}, got {shown(version)}", "version")
+    fields.allow(KEYS)
+    if "services" not in fields and "bindings" not in fields:
+        raise fields.problem('has neither "services" nor "bindings"', hint="services: [] stands for none")
+    return fields
+
+
+def _notices(registries: Mapping[str, Instances], used: set[tuple[str, str]]) -> tuple[Notice, ...]:
+    """What the registries' readers had to say, and which of their services nobody asked for."""
+    found: list[Notice] = []
+    for kind, instances in registries.items():
+        found += instances.notices
+        idle = [name for name in instances.members if (kind, name) not in used]
+        if idle:
+            some = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+            found.append(Notice(NOTE, kind, f"no service takes its backends from {some}"))
+    return tuple(found)
+
+
+def _blockers(registries: Mapping[str, Instances], used: set[tuple[str, str]]) -> tuple[str, ...]:
+    """A registry that knows no instance at all may have lost its own."""
+    return tuple(
+        f"{kind} knows no instance of {show(name)}: needs one at least"
+        for kind, name in sorted(used)
+        if not registries[kind].members[name]
+    )
