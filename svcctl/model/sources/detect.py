@@ -2,18 +2,209 @@
 
 from __future__ import annotations
 
+import gc
+import re
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from svcctl.errors import UsageProblem
+from svcctl.model.bindings_file import FileProblem, read_bindings
+from svcctl.model.desired import CONSUL, IPVSADM, KEEPALIVED, KUBERNETES, NATIVE, NOMAD, TUBECTL, Desired
+from svcctl.model.sources import consul, nomad, tubectl
+from svcctl.model.sources.problem import InputProblem, shown
+from svcctl.model.sources.reading import decode, parse_documents
 
-    from svcctl.model.desired import Desired
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from svcctl.model.sources.document import Document
+    from svcctl.model.sources.instances import Instances
     from svcctl.model.sources.options import Options
+
+READ = (
+    "Kubernetes objects, svcctl's own file, ipvsadm -S -n, keepalived.conf, tubectl's bindings, Consul, Nomad"
+)
+
+_REGISTRIES = {CONSUL: consul, NOMAD: nomad}
+
+_bindings = re.compile(r'\s*\{\s*(?:"schema"\s*:\s*1\s*,\s*)?"bindings"\s*:').match
+"""How a file starts that `load-bindings` reads: a million bindings must not be parsed to find out."""
+
+_comment = re.compile(r"(?:[ \t]*(?:[#!][^\n]*)?\r?\n)*[ \t]*").match
+_ipvsadm = re.compile(r"(?:\S*ipvsadm(?:-restore)?[ \t]+)?-(?:[A-Za-z](?![\w:])|-[a-z])").match
+_ipvsadm_listing = re.compile(r"IP Virtual Server version").match
+_keepalived = re.compile(
+    r"(?:virtual_server(?:_group)?|global_defs|vrrp_\w+|bfd_instance|static_(?:ipaddress|routes|rules|track_group)"
+    r"|linkbeat_\w+|net_namespace\w*|namespace_with_ipsets|instance|use_pid_dir|child_wait_time|SSL"
+    r"|track_(?:file|process|bfd)|include\w*|config_save_dir)\b(?![ \t]*:)|[@~$][\w^]"
+).match
 
 
 def read_inputs(inputs: Sequence[tuple[str, bytes]], options: Options) -> list[Desired]:
     """What the inputs ask for: (name for messages, content) each, in one Desired per kind of source.
 
-    All inputs of one kind are read together. Raises UsageProblem for anything that cannot be read.
+    All inputs of one kind are one: several files of Kubernetes are one set of objects. Raises UsageProblem,
+    and nothing else, for whatever cannot be read.
     """
-    raise NotImplementedError
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _Inputs(inputs).read(options)
+    except RecursionError:
+        raise UsageProblem("read the input: nested too deep") from None
+    except MemoryError:
+        raise UsageProblem("read the input: too large for the memory of this machine") from None
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class _Inputs:
+    """The inputs by kind."""
+
+    def __init__(self, inputs: Sequence[tuple[str, bytes]]) -> None:
+        self.documents: dict[str, list[Document]] = {}
+        self.texts: dict[str, list[tuple[str, str]]] = {}
+        self.bindings: dict[bytes, str] | None = None
+        for source, data in inputs:
+            self._take(source, data)
+
+    def read(self, options: Options) -> list[Desired]:
+        """One Desired a kind."""
+        found = []
+        if documents := self.documents.get(KUBERNETES):
+            found.append(_kubernetes(documents, options))
+        registries = {
+            kind: reader.read(documents, options)
+            for kind, reader in _REGISTRIES.items()
+            if (documents := self.documents.get(kind))
+        }
+        if documents := self.documents.get(NATIVE):
+            from svcctl.model.sources import native
+
+            found.append(native.read(documents, registries, options))
+        elif registries:
+            raise _no_frontends(registries)
+        if texts := self.texts.get(IPVSADM):
+            from svcctl.model.sources import ipvsadm
+
+            found.append(ipvsadm.read(texts, options))
+        if texts := self.texts.get(KEEPALIVED):
+            from svcctl.model.sources import keepalived
+
+            found.append(keepalived.read(texts, options))
+        if self.bindings is not None:
+            found.append(tubectl.desired(self.bindings, options))
+        return found
+
+    def _take(self, source: str, data: bytes) -> None:
+        text = decode(source, data)
+        kind = _line_kind(source, text)
+        if kind:
+            self.texts.setdefault(kind, []).append((source, text))
+            return
+        if _bindings(text):
+            try:
+                found = read_bindings(text, source=source)
+            except FileProblem as problem:
+                if problem.path != "$":
+                    raise
+                # Syntax, or another key beside "bindings": perhaps svcctl's own file.
+            else:
+                self._add_bindings(source, found)
+                return
+        for document in parse_documents(source, data, text):
+            kind = kind_of(document)
+            if kind != KUBERNETES:
+                document.refuse_repeated_keys()
+            if kind == TUBECTL:
+                self._add_bindings(source, tubectl.read(document))
+            else:
+                self.documents.setdefault(kind, []).append(document)
+
+    def _add_bindings(self, source: str, found: dict[bytes, str]) -> None:
+        if self.bindings is None:
+            self.bindings = found
+            return
+        try:
+            tubectl.merge(self.bindings, found)
+        except ValueError as problem:
+            raise InputProblem(source, str(problem)) from None
+
+
+def kind_of(document: Document) -> str:
+    """What a document is. Raises InputProblem for what is nothing that svcctl reads."""
+    value = document.value
+    if isinstance(value, list):
+        return _kind_of_array(document, value)
+    if not isinstance(value, dict):
+        raise document.problem((), f"expected an object, got {shown(value)}", hint=f"svcctl reads {READ}")
+    if "kind" in value or "apiVersion" in value:
+        return KUBERNETES
+    if "version" in value:
+        return NATIVE
+    if tubectl.looks_like(value):
+        return TUBECTL
+    if "services" in value or "bindings" in value:
+        raise document.problem(
+            (), 'the key "version" is missing', hint="svcctl's own file starts with: version: 1"
+        )
+    first = next((answers[0] for answers in value.values() if isinstance(answers, list) and answers), None)
+    for kind, reader in _REGISTRIES.items():
+        if reader.looks_like(first):
+            return kind
+    raise document.problem((), "is nothing that svcctl knows", hint=f"svcctl reads {READ}")
+
+
+def _kind_of_array(document: Document, value: list[object]) -> str:
+    if not value:
+        raise document.problem((), "is an empty array: nothing says of what")
+    first = value[0]
+    if isinstance(first, dict) and "kind" in first:
+        return KUBERNETES
+    for kind, reader in _REGISTRIES.items():
+        if reader.looks_like(first):
+            return kind
+    raise document.problem((), "is an array of nothing that svcctl knows", hint=f"svcctl reads {READ}")
+
+
+def _line_kind(source: str, text: str) -> str:
+    """IPVSADM or KEEPALIVED for formats made of lines, else "": by the first line that is no comment."""
+    start = _comment(text)
+    at = start.end() if start else 0
+    if _ipvsadm(text, at):
+        return IPVSADM
+    if _ipvsadm_listing(text, at):
+        hint = "save the table with: ipvsadm -S -n"
+        raise InputProblem(source, "is what ipvsadm -L prints, which leaves things out", hint=hint)
+    return KEEPALIVED if _keepalived(text, at) else ""
+
+
+def _kubernetes(documents: list[Document], options: Options) -> Desired:
+    from svcctl.model.sources.kubernetes import desired
+    from svcctl.model.sources.kubernetes.fields import ObjectProblem
+
+    objects: list[Mapping[str, object]] = []
+    for document in documents:
+        value = document.value
+        # What `jq .items` leaves of a list is one as well.
+        objects.append(
+            value if isinstance(value, dict) else {"apiVersion": "v1", "kind": "List", "items": value}
+        )
+    try:
+        return desired(objects, options)
+    except ObjectProblem as problem:
+        document = documents[problem.document]
+        path = problem.path
+        if isinstance(document.value, list):
+            path = path.replace("$.items", "$", 1)
+        raise document.problem_at(path, problem.cause, hint=problem.hint) from None
+
+
+def _no_frontends(registries: Mapping[str, Instances]) -> InputProblem:
+    kind, instances = next(iter(registries.items()))
+    name = next(iter(instances.members), "NAME")
+    return InputProblem(
+        instances.source,
+        f"{kind.capitalize()} knows backends, but no addresses for clients: needs svcctl's own file as well",
+        hint=f"give one with -f, whose service says frontends and '{kind}: {name}' (see svcctl(5))",
+    )

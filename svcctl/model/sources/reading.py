@@ -41,14 +41,14 @@ def decode(source: str, data: bytes) -> str:
 
 
 def read_documents(source: str, data: bytes) -> list[Document]:
-    """The documents of an input, one at least. `source` is its name, for messages.
+    """The documents of an input, one at least. `source` is its name, for messages. Raises InputProblem.
 
     The garbage collector is off meanwhile: it would walk the growing result again and again.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _read(source, data)
+        return parse_documents(source, data, decode(source, data))
     except MemoryError:
         raise InputProblem(source, "too large for the memory of this machine") from None
     finally:
@@ -56,8 +56,8 @@ def read_documents(source: str, data: bytes) -> list[Document]:
             gc.enable()
 
 
-def _read(source: str, data: bytes) -> list[Document]:
-    text = decode(source, data)
+def parse_documents(source: str, data: bytes, text: str) -> list[Document]:
+    """As `read_documents`, for data that has been decoded, with the collector as it is."""
     if text[skip_space(text, 0)] in "{[":
         try:
             return read_json(source, data, text)
