@@ -79,19 +79,19 @@ class _Inputs:
             if (documents := self.documents.get(kind))
         }
         if documents := self.documents.get(NATIVE):
-            from svcctl.model.sources import native
+            from svcctl.model.sources.native import read as read_native
 
-            found.append(native.read(documents, registries, options))
+            found.append(read_native(documents, registries, options))
         elif registries:
             raise _no_frontends(registries)
         if texts := self.texts.get(IPVSADM):
-            from svcctl.model.sources import ipvsadm
+            from svcctl.model.sources.ipvsadm import read as read_ipvsadm
 
-            found.append(ipvsadm.read(texts, options))
+            found.append(read_ipvsadm(texts, options))
         if texts := self.texts.get(KEEPALIVED):
-            from svcctl.model.sources import keepalived
+            from svcctl.model.sources.keepalived import read as read_keepalived
 
-            found.append(keepalived.read(texts, options))
+            found.append(read_keepalived(texts, options))
         if self.bindings is not None:
             found.append(tubectl.desired(self.bindings, options))
         return found

@@ -15,7 +15,7 @@ from svcctl.model.prefix import format_host_port, parse_address
 from svcctl.model.service_endpoint import Frontend, format_backend, format_frontend
 from svcctl.model.sources.ipvs import Virtual, convert_persistence, convert_weight, number, read_backend
 from svcctl.model.sources.keepalived_grammar import parse
-from svcctl.model.sources.keepalived_groups import Addresses, read_address, read_groups
+from svcctl.model.sources.keepalived_groups import read_address, read_groups
 from svcctl.model.sources.lost import Lost
 from svcctl.model.sources.problem import InputProblem
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from svcctl.model.desired import Notice
     from svcctl.model.service import Service
     from svcctl.model.sources.keepalived_grammar import Statement
+    from svcctl.model.sources.keepalived_groups import Addresses
     from svcctl.model.sources.options import Options
 
 DEFAULT_PERSISTENCE = "360"
@@ -86,7 +87,7 @@ def _virtual_server(statement: Statement, groups: Mapping[str, Addresses], lost:
     if refusal:
         lost.refuse(statement.line, f"{label}: {refusal}")
         return None
-    virtual = Virtual(label, statement.line, dict.fromkeys(frontends))
+    virtual = Virtual(label, statement.line, list(dict.fromkeys(frontends)))
     words, _ = said.get("lb_algo", (["lb_algo", "wlc"], 0))
     virtual.scheduler = words[1] if len(words) > 1 else ""
     if "persistence_timeout" in said:
