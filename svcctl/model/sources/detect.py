@@ -10,7 +10,7 @@ from svcctl.errors import UsageProblem
 from svcctl.model.bindings_file import FileProblem, read_bindings
 from svcctl.model.desired import CONSUL, IPVSADM, KEEPALIVED, KUBERNETES, NATIVE, NOMAD, TUBECTL, Desired
 from svcctl.model.sources import consul, nomad, tubectl
-from svcctl.model.sources.problem import InputProblem, shown
+from svcctl.model.sources.problem import InputProblem, refuse_large, shown
 from svcctl.model.sources.reading import decode, parse_documents
 
 if TYPE_CHECKING:
@@ -24,12 +24,16 @@ READ = (
     "Kubernetes objects, svcctl's own file, ipvsadm -S -n, keepalived.conf, tubectl's bindings, Consul, Nomad"
 )
 
+MAX_LINE = 1 << 16
+MAX_SIZE = 16 << 20
+"""Characters, of files that are made of lines."""
+
 _REGISTRIES = {CONSUL: consul, NOMAD: nomad}
 
 _bindings = re.compile(r'\s*\{\s*(?:"schema"\s*:\s*1\s*,\s*)?"bindings"\s*:').match
 """How a file starts that `load-bindings` reads: a million bindings must not be parsed to find out."""
 
-_comment = re.compile(r"(?:[ \t]*(?:[#!][^\n]*)?\r?\n)*[ \t]*").match
+_line_start = re.compile(r"[ \t\r\n]*").match
 _ipvsadm = re.compile(r"(?:\S*ipvsadm(?:-restore)?[ \t]+)?-(?:[A-Za-z](?![\w:])|-[a-z])").match
 _ipvsadm_listing = re.compile(r"IP Virtual Server version").match
 _keepalived = re.compile(
@@ -169,14 +173,30 @@ def _kind_of_array(document: Document, value: list[object]) -> str:
 
 def _line_kind(source: str, text: str) -> str:
     """IPVSADM or KEEPALIVED for formats made of lines, else "": by the first line that is no comment."""
-    start = _comment(text)
-    at = start.end() if start else 0
+    at = _first_line(text)
     if _ipvsadm(text, at):
+        refuse_large(source, text, MAX_LINE, MAX_SIZE)
         return IPVSADM
     if _ipvsadm_listing(text, at):
         hint = "save the table with: ipvsadm -S -n"
         raise InputProblem(source, "is what ipvsadm -L prints, which leaves things out", hint=hint)
-    return KEEPALIVED if _keepalived(text, at) else ""
+    if _keepalived(text, at):
+        refuse_large(source, text, MAX_LINE, MAX_SIZE)
+        return KEEPALIVED
+    return ""
+
+
+def _first_line(text: str) -> int:
+    """Where the first line starts that is no comment."""
+    at = 0
+    while True:
+        found = _line_start(text, at)
+        at = found.end() if found else at
+        if text[at : at + 1] not in ("#", "!"):
+            return at
+        at = text.find("\n", at)
+        if at < 0:
+            return len(text)
 
 
 def _kubernetes(documents: list[Document], options: Options) -> Desired:

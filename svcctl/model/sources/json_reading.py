@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from svcctl.model.bad_value import show
 from svcctl.model.sources.document import JSON, Document
-from svcctl.model.sources.problem import InputProblem, format_path
+from svcctl.model.sources.problem import InputProblem, format_path, refuse_dense
 
 if TYPE_CHECKING:
     from svcctl.model.sources.problem import Steps
@@ -27,12 +27,6 @@ LARGE = 1 << 20
 
 MAX_DEPTH = 200
 """Of objects and arrays in each other. Kubernetes' own stay below 20."""
-
-_SUSPECT = 8 << 20
-_PIECE = 1 << 14
-_FEWEST = 6
-"""Characters that a value takes at least, on the average, in anything that large which could be meant: a
-hundred megabytes of `[1,1,1` would become gigabytes."""
 
 _space = re.compile(r"[ \t\n\r]*").match
 _token = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL).finditer
@@ -64,7 +58,7 @@ def read_json(source: str, data: bytes, text: str) -> list[Document]:
 
     Raises NotJson, and InputProblem for what is JSON but nothing to work with.
     """
-    _refuse_dense(source, text)
+    refuse_dense(source, text, ",[{")
     found: list[tuple[int, object]] = []
     at = skip_space(text, 0)
     while at < len(text):
@@ -232,17 +226,6 @@ def skip_space(text: str, at: int) -> int:
     """Where the next character is that is no white space of JSON."""
     found = _space(text, at)
     return found.end() if found else at
-
-
-def _refuse_dense(source: str, text: str) -> None:
-    """Looks at one piece in a hundred."""
-    if len(text) < _SUSPECT:
-        return
-    pieces = [text[at : at + _PIECE] for at in range(0, len(text), 100 * _PIECE)]
-    values = sum(piece.count(character) for piece in pieces for character in ",[{")
-    if values * _FEWEST > sum(map(len, pieces)):
-        cause = f"{len(text)} characters, most of them brackets and commas: no manifest looks like that"
-        raise InputProblem(source, cause)
 
 
 def _syntax(source: str, text: str, error: json.JSONDecodeError) -> NotJson:

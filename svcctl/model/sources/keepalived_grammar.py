@@ -6,6 +6,7 @@ A `!` or `#` outside of quotes starts a comment. Braces may share a line with wo
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from svcctl.model.bad_value import show
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_DEPTH = 20
+
+_token = re.compile(r"""[!#].*|[{}]|"[^"]*"|'[^']*'|[^\s{}!#"']+|["']""").finditer
 
 
 class Statement:
@@ -68,27 +71,16 @@ def parse(source: str, text: str) -> list[Statement]:
 
 def _tokens(source: str, number: int, line: str) -> Iterator[tuple[str, bool]]:
     """(word or brace, whether it was quoted) of a line, up to a comment."""
-    at, end = 0, len(line)
-    while at < end:
-        character = line[at]
-        if character.isspace():
-            at += 1
-        elif character in "!#":
+    for match in _token(line):
+        token = match[0]
+        if token[0] in "!#":
             return
-        elif character in "{}":
-            yield character, False
-            at += 1
-        elif character in "\"'":
-            close = line.find(character, at + 1)
-            if close < 0:
-                raise InputProblem(source, "a quote is not closed", line=number)
-            yield line[at + 1 : close], True
-            at = close + 1
+        if token[0] not in "\"'":
+            yield token, False
+        elif len(token) > 1:
+            yield token[1:-1], True
         else:
-            start = at
-            while at < end and not line[at].isspace() and line[at] not in "{}!#\"'":
-                at += 1
-            yield line[start:at], False
+            raise InputProblem(source, "a quote is not closed", line=number)
 
 
 def _refuse_what_needs_more(source: str, number: int, word: str) -> None:

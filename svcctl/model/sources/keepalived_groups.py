@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Addresses = list[tuple[int, bytes, int]]
     """Family, 16 bytes, port."""
 
+MAX_ADDRESSES = 65536
+
 
 def read_groups(statements: Sequence[Statement], lost: Lost) -> dict[str, Addresses]:
     """The groups of a file by name. Raises InputProblem."""
@@ -41,6 +43,9 @@ def read_groups(statements: Sequence[Statement], lost: Lost) -> dict[str, Addres
                 raise InputProblem(lost.source, "expected an address and a port", line=member.line)
             else:
                 group += _read_range(member.words[0], member.words[1], member.line, lost)
+                if len(group) > MAX_ADDRESSES:
+                    cause = f"more than {MAX_ADDRESSES} addresses in a group"
+                    raise InputProblem(lost.source, cause, line=member.line)
         groups[name] = group
     return groups
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from svcctl.errors import UsageProblem
 from svcctl.model.bad_value import show
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 
 MAX_STEPS = 20
+
+_SUSPECT = 8 << 20
+_PIECE = 1 << 14
+_FEWEST = 6
+"""Characters that a value takes at least, on the average, in anything that large which could be meant: a
+hundred megabytes of `[1,1,1` would become gigabytes."""
 
 
 class InputProblem(FileProblem):
@@ -93,3 +99,30 @@ def shown(value: object) -> str:
     if isinstance(value, list):
         return "an array"
     return show(value)
+
+
+def refuse_large(
+    source: str, data: bytes | str, line_limit: int, limit: int, *, hint: str | None = None
+) -> None:
+    """Raises InputProblem for an input, or a line of it, that is longer than a reader can take in a second."""
+    if len(data) > limit:
+        raise InputProblem(source, f"has a length of {len(data)}, {limit} at most", hint=hint)
+    newline: Any = "\n" if isinstance(data, str) else b"\n"
+    start, line = 0, 1
+    while len(data) - start > line_limit:
+        end = data.rfind(newline, start, start + line_limit)
+        if end < 0:
+            raise InputProblem(source, f"is longer than {line_limit}", line=line, hint=hint)
+        line += data.count(newline, start, end + 1)
+        start = end + 1
+
+
+def refuse_dense(source: str, text: str, separators: str) -> None:
+    """Raises InputProblem for a large text of nearly nothing but separators; looks at one piece in a hundred."""
+    if len(text) < _SUSPECT:
+        return
+    pieces = [text[at : at + _PIECE] for at in range(0, len(text), 100 * _PIECE)]
+    values = sum(piece.count(separator) for piece in pieces for separator in separators)
+    if values * _FEWEST > sum(map(len, pieces)):
+        cause = f"{len(text)} characters, most of them brackets, commas or ends of lines: no manifest looks like that"
+        raise InputProblem(source, cause)

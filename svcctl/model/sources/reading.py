@@ -65,11 +65,11 @@ def parse_documents(source: str, data: bytes, text: str) -> list[Document]:
             if len(data) > _FLOW_YAML:
                 raise
             try:
-                documents = read_yaml(source, data)
+                documents = read_yaml(source, data, text)
             except NotYaml:
                 raise problem from None
     else:
-        documents = read_yaml(source, data)
+        documents = read_yaml(source, data, text)
     if not documents:
         raise InputProblem(source, "is empty", hint="an empty input changes nothing: say what is wanted")
     return documents

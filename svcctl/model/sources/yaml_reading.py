@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from svcctl.model.bad_value import show
 from svcctl.model.sources.document import YAML, Document
-from svcctl.model.sources.problem import InputProblem, format_path
+from svcctl.model.sources.problem import InputProblem, format_path, refuse_dense, refuse_large
 from svcctl.model.sources.yaml_scalars import (
     BOOLEAN_KEYS,
     TEXT_KEYS,
@@ -242,12 +242,14 @@ class _Builder:
         return value
 
 
-def read_yaml(source: str, data: bytes) -> list[Document]:
+def read_yaml(source: str, data: bytes, text: str) -> list[Document]:
     """The documents of a stream; empty ones are left out. Raises InputProblem.
 
-    The bytes are valid UTF-8 without NUL and byte order mark.
+    `text` is `data` decoded: valid UTF-8 without NUL and byte order mark.
     """
-    _refuse_large(source, data)
+    hint = "give JSON: it is read a hundred times as fast"
+    refuse_large(source, data, MAX_LINE, MAX_SIZE, hint=hint)
+    refuse_dense(source, text, "\n,[{")
     try:
         builder = _Builder(data)
     except ModuleNotFoundError:
@@ -311,21 +313,6 @@ def _parser(yaml: Any, data: bytes) -> Any:
 
 def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
-
-
-def _refuse_large(source: str, data: bytes) -> None:
-    """Raises InputProblem for what libyaml would take minutes for."""
-    hint = "give JSON: it is read a hundred times as fast"
-    if len(data) > MAX_SIZE:
-        raise InputProblem(source, f"{len(data)} bytes of YAML, {MAX_SIZE} at most", hint=hint)
-    start, line = 0, 1
-    while len(data) - start > MAX_LINE:
-        end = data.rfind(b"\n", start, start + MAX_LINE)
-        if end < 0:
-            cause = f"longer than {MAX_LINE} bytes"
-            raise InputProblem(source, cause, line=line, hint=hint)
-        line += data.count(b"\n", start, end + 1)
-        start = end + 1
 
 
 def _syntax(source: str, data: bytes, error: Any) -> NotYaml:
