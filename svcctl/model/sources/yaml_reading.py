@@ -46,7 +46,7 @@ class NotYaml(InputProblem):
 class _Frame:
     """An object or array that is being built. `key`: of the value that comes next; `weight`: values inside."""
 
-    __slots__ = ("anchor", "is_text", "key", "lines", "merged", "value", "wants_key", "weight")
+    __slots__ = ("anchor", "is_text", "key", "lines", "merged", "merges", "value", "wants_key", "weight")
 
     def __init__(self, value: dict[str, Any] | list[Any], anchor: str | None, *, is_text: bool) -> None:
         self.value = value
@@ -54,6 +54,7 @@ class _Frame:
         self.is_text = is_text
         self.key: str = ""
         self.wants_key = isinstance(value, dict)
+        self.merges = False  # the value that comes next is that of a merge key
         self.merged: list[dict[str, Any]] | None = None
         self.weight = 1
         self.lines: dict[str | int, int] = {}
@@ -76,7 +77,7 @@ class _Builder:
         import yaml
 
         self.yaml = yaml
-        self.parser = _parser(yaml, data)
+        self.data = data
         self.frames: list[_Frame] = []
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.expanded = 0
@@ -87,7 +88,7 @@ class _Builder:
 
     def documents(self) -> Iterator[tuple[Any, int]]:
         """(value, line it starts in) of each document. Raises _Fault, YAMLError."""
-        get = self.parser.get_event
+        self.get = get = _parser(self.yaml, self.data).get_event
         events = self.yaml.events
         while type(event := get()) is not events.StreamEndEvent:
             if type(event) is events.DocumentStartEvent:
@@ -111,7 +112,7 @@ class _Builder:
         """The value that starts with the event."""
         events = self.yaml.events
         scalar_event, alias_event = events.ScalarEvent, events.AliasEvent
-        get = self.parser.get_event
+        get = self.get
         frames = self.frames
         frames.clear()
         while True:
@@ -155,27 +156,28 @@ class _Builder:
                 frame.lines[len(frame.value)] = frame.lines.pop(-1, 0) or _line(event)
             frame.value.append(value)
             return
-        frame.wants_key = True
-        if frame.merged is not None and frame.key == _MERGE:
+        if frame.merges and frame.merged is not None:
             given = value if isinstance(value, list) else [value]
             for one in given:
                 if not isinstance(one, dict):
                     raise _Fault(event, "only objects can be merged with <<")
                 self._count(len(one), event)
             frame.merged += given
-            return
-        frame.value[frame.key] = value
+        else:
+            frame.value[frame.key] = value
+        frame.wants_key = True
 
     def _take_key(self, frame: _Frame, event: Any) -> None:
         key: str = event.value
         if event.anchor:
             self.anchors[event.anchor] = (key, 1)
         is_merge = key == _MERGE and event.implicit[0]
-        if key in frame.value or (is_merge and frame.merged is not None):
+        if frame.merged is not None if is_merge else key in frame.value:
             raise _Fault(event, f"the key {show(key)} is there twice")
         if is_merge:
             frame.merged = []
         frame.key = key
+        frame.merges = is_merge
         frame.wants_key = False
         if self.lines is not None:
             frame.lines[key] = _line(event)
