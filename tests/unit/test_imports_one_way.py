@@ -39,7 +39,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("cli",),
     "rich": ("render/panel.py",),
     "pyroute2": ("host/netlink.py",),
-    "yaml": ("render/yaml.py",),
+    "yaml": ("render/yaml.py", "model/sources/yaml_reading.py"),
     "prometheus_client": ("render/prometheus.py",),
 }
 # Modules whose docstring says that they may, for bindings to other libraries' C.

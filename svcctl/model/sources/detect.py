@@ -34,7 +34,9 @@ _bindings = re.compile(r'\s*\{\s*(?:"schema"\s*:\s*1\s*,\s*)?"bindings"\s*:').ma
 """How a file starts that `load-bindings` reads: a million bindings must not be parsed to find out."""
 
 _line_start = re.compile(r"[ \t\r\n]*").match
-_ipvsadm = re.compile(r"(?:\S*ipvsadm(?:-restore)?[ \t]+)?-(?:[A-Za-z](?![\w:])|-[a-z])").match
+_ipvsadm = re.compile(r"(?:\S*ipvsadm(?:-restore)?[ \t]+)?(?:-[A-Za-z](?!\S*:(?:\s|$))|--[a-z])").match
+"""A key of YAML may start with a dash as well, but a colon ends it."""
+
 _ipvsadm_listing = re.compile(r"IP Virtual Server version").match
 _keepalived = re.compile(
     r"(?:virtual_server(?:_group)?|global_defs|vrrp_\w+|bfd_instance|static_(?:ipaddress|routes|rules|track_group)"

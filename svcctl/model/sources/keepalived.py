@@ -153,7 +153,7 @@ def _addresses(
     if len(words) != 2:
         cause = "expected an address and a port behind virtual_server"
         raise InputProblem(lost.source, cause, line=statement.line)
-    return read_address(words[0], words[1], statement.line, lost), title
+    return read_address(words[0], words[1], statement.line, lost) or None, title
 
 
 def _real_servers(
