@@ -1,4 +1,4 @@
-"""Objects -> YAML, with the same keys as the JSON document. PyYAML is imported here and nowhere else."""
+"""Objects -> YAML, with the same keys as the JSON document. PyYAML is imported here, and to read in model/sources/yaml_reading.py."""
 
 from __future__ import annotations
 

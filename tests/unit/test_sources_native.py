@@ -258,10 +258,10 @@ def services(draw: st.DrawFn, number: int) -> Service:
         for each in service.frontends
     )
     port = draw(st.sampled_from([0, 0, 31000 + number]))
-    node_ports = node_port_frontends(others, port) if port else []
-    if len(node_ports) > 1 and draw(st.booleans()):
+    node_ports: list[ServiceFrontend] = node_port_frontends(others, port) if port else []
+    if draw(st.booleans()) and len(node_ports) > 1:
         node_ports = node_ports[1:]  # as of a service that serves one protocol there, or one family
-    if node_ports and draw(st.booleans()):
+    if draw(st.booleans()) and node_ports:
         node_ports.append(ServiceFrontend(parse_frontend(f"192.0.2.{number + 1}:{port}/tcp"), KIND_NODE_PORT))
     return check_service(
         service._replace(

@@ -21,7 +21,7 @@ NATIVE = {"version": 1, "services": [{"name": "a", "frontends": ["10.96.0.1:80/t
 
 def read(*values: Any, options: Options = Options(), **fields: object) -> Desired:  # noqa: B008
     """The desired state of the answers and a service that says the fields."""
-    whole = {"version": 1, "services": [{**NATIVE["services"][0], **fields}]}  # type: ignore[index, dict-item]
+    whole = {"version": 1, "services": [{**NATIVE["services"][0], **fields}]}  # type: ignore[index]
     inputs = [(f"in{n}", json.dumps(value, indent=1).encode()) for n, value in enumerate((whole, *values))]
     (desired,) = read_inputs(inputs, options)
     return desired
