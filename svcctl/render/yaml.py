@@ -1,4 +1,4 @@
-"""Objects -> YAML, with the same keys as the JSON document. PyYAML is imported here, and to read in model/sources/yaml_reading.py."""
+"""Objects -> YAML, with the same keys as the JSON document. Only here PyYAML is imported to write (see model/sources too)."""
 
 from __future__ import annotations
 
