@@ -1,4 +1,4 @@
-"""Objects -> YAML, with the same keys as the JSON document. Only here PyYAML is imported to write (see model/sources too)."""
+"""Objects -> YAML, with the same keys as the JSON document. To read it is for model/sources/yaml_reading.py."""
 
 from __future__ import annotations
 

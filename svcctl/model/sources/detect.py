@@ -10,6 +10,12 @@ from svcctl.errors import UsageProblem
 from svcctl.model.bindings_file import FileProblem, read_bindings
 from svcctl.model.desired import CONSUL, IPVSADM, KEEPALIVED, KUBERNETES, NATIVE, NOMAD, TUBECTL, Desired
 from svcctl.model.sources import consul, nomad, tubectl
+from svcctl.model.sources.kubernetes_documents import (
+    STATE_FILE,
+    looks_like_state_file,
+    read_kubernetes,
+    read_state_files,
+)
 from svcctl.model.sources.problem import InputProblem, refuse_large, shown
 from svcctl.model.sources.reading import decode, parse_documents
 
@@ -78,7 +84,9 @@ class _Inputs:
         """One Desired a kind."""
         found = []
         if documents := self.documents.get(KUBERNETES):
-            found.append(_kubernetes(documents, options))
+            found.append(read_kubernetes(documents, options))
+        if documents := self.documents.get(STATE_FILE):
+            found.append(read_state_files(documents, options))
         registries = {
             kind: reader.read(documents, options)
             for kind, reader in _REGISTRIES.items()
@@ -150,6 +158,8 @@ def kind_of(document: Document) -> str:
         return NATIVE
     if tubectl.looks_like(value):
         return TUBECTL
+    if looks_like_state_file(value):
+        return STATE_FILE
     if "services" in value or "bindings" in value:
         raise document.problem(
             (), 'the key "version" is missing', hint="svcctl's own file starts with: version: 1"
@@ -199,27 +209,6 @@ def _first_line(text: str) -> int:
         at = text.find("\n", at)
         if at < 0:
             return len(text)
-
-
-def _kubernetes(documents: list[Document], options: Options) -> Desired:
-    from svcctl.model.sources.kubernetes import desired
-    from svcctl.model.sources.kubernetes.fields import ObjectProblem
-
-    objects: list[Mapping[str, object]] = []
-    for document in documents:
-        value = document.value
-        # What `jq .items` leaves of a list is one as well.
-        objects.append(
-            value if isinstance(value, dict) else {"apiVersion": "v1", "kind": "List", "items": value}
-        )
-    try:
-        return desired(objects, options)
-    except ObjectProblem as problem:
-        document = documents[problem.document]
-        path = problem.path
-        if isinstance(document.value, list):
-            path = path.replace("$.items", "$", 1)
-        raise document.problem_at(path, problem.cause, hint=problem.hint) from None
 
 
 def _no_frontends(registries: Mapping[str, Instances]) -> InputProblem:
