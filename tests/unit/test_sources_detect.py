@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from svcctl.errors import UsageProblem
 from svcctl.model.bindings_file import FileProblem
 from svcctl.model.desired import Desired
+from svcctl.model.service_endpoint import ACTIVE, format_backend, format_frontend
+from svcctl.model.sources import native
 from svcctl.model.sources.detect import read_inputs
 from svcctl.model.sources.options import Options
 from svcctl.model.sources.problem import InputProblem
 from tests.lib.cli import ROOT
 
 DATA = Path(ROOT) / "tests" / "data" / "sources"
-SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
 
 
 def read(*inputs: str | bytes, options: Options = Options()) -> list[Desired]:  # noqa: B008
@@ -27,75 +27,158 @@ def read(*inputs: str | bytes, options: Options = Options()) -> list[Desired]:  
     return read_inputs(named, options)
 
 
-class _Problem(FileProblem):
-    def __init__(self, document: int, path: str) -> None:
-        super().__init__(path, "is wrong")
-        self.document = document
-
-
-@pytest.fixture
-def objects(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the reader of Kubernetes' objects, of which a stub is here, was given."""
-    given: list[Any] = []
-
-    def desired(objects: list[Any], options: Options) -> Desired:
-        given.extend(objects)
-        for number, one in enumerate(objects):
-            if "bad" in one:
-                raise _Problem(number, one["bad"])
-        return Desired("kubernetes", options.owner or "kubernetes")
-
-    module: Any = types.ModuleType("svcctl.model.sources.kubernetes")
-    module.desired = desired
-    fields: Any = types.ModuleType("svcctl.model.sources.kubernetes.fields")
-    fields.ObjectProblem = _Problem
-    monkeypatch.setitem(sys.modules, "svcctl.model.sources.kubernetes", module)
-    monkeypatch.setitem(sys.modules, "svcctl.model.sources.kubernetes.fields", fields)
-    return given
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps(SERVICE),
-        json.dumps(SERVICE, indent=2),
-        "# a comment\napiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
-        "---\nkind: Service\napiVersion: v1\nmetadata:\n  name: a\n---\n",
-        "{apiVersion: v1, kind: Service, metadata: {name: a}}",
-    ],
-)
-def test_kubernetes(text: str, objects: list[Any]) -> None:
-    assert read(text, options=Options(owner="me")) == [Desired("kubernetes", "me")]
-    assert objects == [SERVICE]
-
-
-def test_kubernetes_from_several_inputs_is_one_set(objects: list[Any]) -> None:
-    other = {**SERVICE, "metadata": {"name": "b"}}
-    stream = json.dumps(SERVICE) + "\n" + json.dumps(other)
-    found = read(stream, json.dumps({"kind": "List", "items": []}), json.dumps([SERVICE]), "kind: Status\n")
-    assert len(found) == 1
-    assert objects == [
-        SERVICE,
-        other,
-        {"kind": "List", "items": []},
-        {"apiVersion": "v1", "kind": "List", "items": [SERVICE]},
-        {"kind": "Status"},
+def manifest(name: str = "a", address: str = "10.96.0.1") -> list[dict[str, Any]]:
+    """A Service and its slice."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "namespace": "x"},
+            "spec": {"clusterIP": address, "ports": [{"name": "on", "port": 80}]},
+        },
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": "x", "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "ports": [{"name": "on", "port": 8080}],
+            "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": True}}],
+        },
     ]
 
 
-@pytest.mark.usefixtures("objects")
+A = ("x/a:on/tcp", ["10.96.0.1:80/tcp"], ["10.1.0.1:8080"])
+B = ("x/b:on/tcp", ["10.96.0.2:80/tcp"], ["10.1.0.1:8080"])
+
+YAML = """# as people write it: nothing is quoted
+apiVersion: v1
+kind: Service
+metadata:
+  name: a
+  namespace: x
+  creationTimestamp: 2018-07-12T12:57:17Z
+  labels: {app: yes, build: 1e3}
+spec:
+  clusterIP: 10.96.0.1
+  ports:
+  - name: on
+    port: 0120      # octal
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: a, namespace: x, labels: {kubernetes.io/service-name: a}}
+addressType: IPv4
+ports: [{name: on, port: 08080}]
+endpoints:
+- &ready
+  addresses: [10.1.0.1]
+  conditions: {ready: yes, terminating: off}
+- <<: *ready
+  addresses: [10.1.0.2]
+  conditions: {ready: no}
+---
+"""
+
+
+def told(desired: Desired) -> list[tuple[str, list[str], list[str]]]:
+    """Name, frontends and backends of the services."""
+    return [
+        (
+            service.name,
+            [format_frontend(each.frontend) for each in service.frontends],
+            [format_backend(each.backend) for each in service.members if each.state == ACTIVE],
+        )
+        for service in desired.services
+    ]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [json.dumps({"apiVersion": "v1", "kind": "List", "items": manifest()})],
+        [json.dumps({"apiVersion": "v1", "kind": "List", "items": manifest()}, indent=2)],
+        [yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": manifest()})],
+        [json.dumps(manifest())],
+        ["\n".join(map(json.dumps, manifest()))],
+        ["".join(map(json.dumps, manifest()))],
+        [yaml.safe_dump_all(manifest())],
+        [json.dumps(each) for each in manifest()],
+        [json.dumps(manifest()[1]), yaml.safe_dump(manifest()[0])],
+        [YAML],
+    ],
+)
+def test_kubernetes(texts: list[str]) -> None:
+    (desired,) = read(*texts, options=Options(owner="me"))
+    assert (desired.kind, desired.owner, desired.blockers) == ("kubernetes", "me", ())
+    assert told(desired) == [A]
+
+
+def test_kubernetes_from_several_inputs_is_one_set() -> None:
+    files = [json.dumps(manifest()), json.dumps(manifest("b", "10.96.0.2"))]
+    (desired,) = read(*files)
+    assert told(desired) == [A, B]
+    (desired,) = read(*files, "kind: Status\napiVersion: v1\nstatus: Failure\n")
+    assert desired.blockers
+
+
 def test_errors_of_objects_get_a_file_and_a_line() -> None:
-    bad = json.dumps({"kind": "List", "bad": "$.items[1].metadata.labels.a.b/c", "items": [1, {
-        "metadata": {"labels": {"a.b/c": 3}}}]}, indent=1)  # fmt: skip
+    wrong = manifest("b", "10.96.0.2")
+    wrong[1]["metadata"]["labels"]["kubernetes.io/service-name"] = 3
+    path = "metadata.labels.kubernetes.io/service-name"
+    text = json.dumps({"kind": "List", "apiVersion": "v1", "items": wrong}, indent=1)
+    row = next(n for n, line in enumerate(text.split("\n"), 1) if "service-name" in line)
+    for before, extra, inputs in (
+        (0, 0, [text]),
+        (1, 0, [json.dumps(manifest()), text]),
+        (1, 1, [json.dumps(manifest()), json.dumps(manifest()[0]) + "\n" + text]),
+    ):
+        with pytest.raises(InputProblem) as caught:
+            read(*inputs)
+        found = caught.value
+        assert (found.source, found.path, found.line) == (f"in{before}", f"$.items[1].{path}", row + extra)
+        assert "expected a string, got 3" in found.message
     with pytest.raises(InputProblem) as caught:
-        read("kind: List", f"kind: List\n---\nkind: List\n---\n{bad}")
-    row = next(n for n, line in enumerate(bad.split("\n"), 5) if "a.b/c" in line and "bad" not in line)
-    assert (caught.value.source, caught.value.path, caught.value.line) == (
-        "in1",
-        "$.items[1].metadata.labels.a.b/c",
-        row,
-    )
-    assert caught.value.message.endswith(f"line {row}: is wrong")
+        read(json.dumps(wrong, indent=1))
+    assert (caught.value.path, caught.value.line) == (f"$[1].{path}", row - 3)
+
+
+STATE_FILE = """
+services:
+- metadata: {name: echo, namespace: test}
+  spec:
+    type: LoadBalancer
+    ports: [{name: http, port: 80, protocol: TCP}]
+  status: {loadBalancer: {ingress: [{ip: 172.16.1.1}, {ip: "2001:db8::1"}]}}
+- metadata: {name: own, namespace: test}
+  spec: {clusterIP: 10.96.0.7, ports: [{name: http, port: 80}]}
+- metadata: {name: nothing, namespace: test}
+  spec: {ports: [{name: http, port: 80}]}
+endpoints:
+- metadata: {name: e, namespace: test, labels: {kubernetes.io/service-name: echo}}
+  addressType: IPv4
+  endpoints: [{addresses: [198.51.100.2], conditions: {ready: true}}]
+  ports: [{name: http, port: 80, protocol: TCP}]
+"""
+
+
+def test_a_state_file_of_cilium() -> None:
+    (desired,) = read(STATE_FILE)
+    assert (desired.kind, desired.owner, desired.blockers) == ("cilium", "cilium", ())
+    assert told(desired) == [
+        ("test/echo:http/tcp", ["172.16.1.1:80/tcp", "[2001:db8::1]:80/tcp"], ["198.51.100.2:80"]),
+        ("test/own:http/tcp", ["10.96.0.7:80/tcp"], []),
+    ]
+    assert {each.owner for each in desired.services} == {"cilium"}
+    with pytest.raises(InputProblem) as caught:
+        read(STATE_FILE.replace("port: 80}]}\nendpoints", "port: http}]}\nendpoints"))
+    assert (caught.value.path, caught.value.line) == ("$.services[2].spec.ports[0].port", 11)
+
+
+@pytest.mark.parametrize("path", sorted((DATA.parent / "kubernetes").glob("*.[jy]*")), ids=lambda path: path.name)
+def test_every_sample_is_exported_and_read_again(path: Path) -> None:
+    for desired in read(path.read_bytes(), options=Options(node="node-a")):
+        (again,) = read(json.dumps(native.document(desired)))
+        assert native.document(again) == native.document(desired)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +204,9 @@ def test_kinds(data: str | bytes, kind: str) -> None:
     assert (desired.kind, desired.owner) == (kind, "me")
 
 
-@pytest.mark.usefixtures("objects")
 def test_several_kinds() -> None:
     files = [(DATA / name).read_bytes() for name in ("keepalived.conf", "native.yaml", "ipvsadm.rules")]
-    found = read(*files, '{"bindings": []}', json.dumps(SERVICE), options=Options(partial=True))
+    found = read(*files, '{"bindings": []}', YAML, options=Options(partial=True))
     assert [each.kind for each in found] == ["kubernetes", "native", "ipvsadm", "keepalived", "tubectl"]
 
 
