@@ -28,7 +28,7 @@ def package_files(root: Path) -> list[Path]:
     if not objects:
         raise StageError("no objects: run scripts/build_objects.py first")
     sources = sorted(path for path in package.rglob("*.py") if "__pycache__" not in path.parts)
-    return [*sources, package / "py.typed", *objects]
+    return [*sources, package / "py.typed", *sorted(package.glob("schema/*.json")), *objects]
 
 
 def stage(root: Path, code: Path, prefix: Path, rename: dict[str, str] | None = None) -> list[Path]:

@@ -72,7 +72,11 @@ def test_wheel_is_whole_and_for_every_machine(two: tuple[Path, Path]) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     programs = {path.name.removesuffix(".bpf.c") for path in (ROOT / "bpf").glob("*.bpf.c")}
     assert {f"svcctl/objects/{name}.bpf{order}.o" for name in programs for order in ("el", "eb")} <= names
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "svcctl").rglob("*.py")}
+    modules = {
+        str(path.relative_to(ROOT))
+        for kind in ("py", "json")
+        for path in (ROOT / "svcctl").rglob(f"*.{kind}")
+    }
     assert modules <= names
     data = f"svcctl-{svcctl.__version__}.data/data"
     pages = {f"{data}/share/man/man{page.suffix[1:]}/{page.name}" for page in (ROOT / "man").glob("*.[1-9]")}
@@ -116,6 +120,7 @@ def test_deb_has_the_command_and_its_pages(two: tuple[Path, Path]) -> None:
         "-rwxr-xr-x root/root",
         "./usr/bin/svcctl",
         "./usr/lib/python3/dist-packages/svcctl/objects/dispatch.bpfeb.o",
+        "./usr/lib/python3/dist-packages/svcctl/schema/native.json",
         "./usr/share/man/man8/svcctl.8.gz",
         "./usr/share/bash-completion/completions/svcctl",
         "./usr/share/doc/svcctl/copyright",

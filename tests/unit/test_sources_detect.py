@@ -174,7 +174,9 @@ def test_a_state_file_of_cilium() -> None:
     assert (caught.value.path, caught.value.line) == ("$.services[2].spec.ports[0].port", 11)
 
 
-@pytest.mark.parametrize("path", sorted((DATA.parent / "kubernetes").glob("*.[jy]*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((DATA.parent / "kubernetes").glob("*.[jy]*")), ids=lambda path: path.name
+)
 def test_every_sample_is_exported_and_read_again(path: Path) -> None:
     for desired in read(path.read_bytes(), options=Options(node="node-a")):
         (again,) = read(json.dumps(native.document(desired)))
