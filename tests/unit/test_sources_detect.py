@@ -194,6 +194,7 @@ def test_every_sample_is_exported_and_read_again(path: Path) -> None:
         (b"schema: 1\nbindings:\n- {label: a, protocol: tcp, prefix: '::/0', port: 1}\n", "tubectl"),
         (b'{"bindings": [], "version": 1}', "native"),
         (b'{"bindings": [], "services": [], "version": 1}', "native"),
+        (b'{"bindings": [{"label": "a", "prefix": "::/0", "port": "1-2"}], "version": 1}', "native"),
         (b"! only\n# comments\n\n  vrrp_script x {\n}", "keepalived"),
         (b"\n\n  # rules\n  /sbin/ipvsadm -C", "ipvsadm"),
     ],

@@ -120,9 +120,9 @@ class _Inputs:
             try:
                 found = read_bindings(text, source=source)
             except FileProblem as problem:
-                if problem.path != "$":
+                if problem.path != "$" and '"version"' not in text:
                     raise
-                # Syntax, or another key beside "bindings": perhaps svcctl's own file.
+                # YAML in braces, or svcctl's own file with its keys in another order.
             else:
                 self._add_bindings(source, found)
                 return

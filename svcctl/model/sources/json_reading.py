@@ -76,13 +76,20 @@ def read_json(source: str, data: bytes, text: str) -> list[Document]:
         found.append((start, value))
         at = skip_space(text, at)
     values = [value for _, value in found]
-    is_large = len(text) > LARGE
-    if not is_large:
-        _check(source, text, values)
     documents = [_document(source, data, start, value) for start, value in found]
-    if is_large and documents:
-        # It is about all of them: whoever asks the first has it made.
-        documents[0].check = lambda: _check(source, data.decode(), values)
+    if len(text) <= LARGE:
+        _check(source, text, values)
+        return documents
+    made: list[bool] = []
+
+    def check() -> None:
+        """It is about all documents of the text: whoever asks first has it made."""
+        if not made:
+            made.append(True)
+            _check(source, data.decode(), values)
+
+    for document in documents:
+        document.check = check
     return documents
 
 
