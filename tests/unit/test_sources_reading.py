@@ -191,6 +191,7 @@ def test_lines_of_yaml() -> None:
     (document,) = read_documents("in", NESTED.encode())
     places: dict[tuple[str | int, ...], int] = {
         (): 2,
+        ("a", "ports"): 2,
         ("a",): 2,
         ("services",): 3,
         ("services", 0): 4,
@@ -198,7 +199,8 @@ def test_lines_of_yaml() -> None:
         ("services", 0, "ports", 1): 7,
         ("services", 1): 8,
         ("services", 1, "more", "b", "c"): 10,
-        ("services", 2, "name"): 9,
+        ("services", 2): 11,
+        ("services", 2, "name"): 11,  # as far as the path leads
         ("services", 0, "nothing"): 4,
         ("services", 9): 3,
     }
@@ -208,6 +210,11 @@ def test_lines_of_yaml() -> None:
 def test_lines_of_a_later_document() -> None:
     first, second = read_documents("in", b"a: 1\n---\n---\nb:\n  c: 1\n")
     assert (first.line(("a",)), second.line(("b", "c"))) == (1, 5)
+    (document,) = read_documents("in", b"a: 1\nb:\n  x: 1\nc: [1,\n  {x: 1}]\n")
+    places = {("a", "x"): 1, ("b", "x"): 3, ("c", 0, "x"): 4, ("c", 1, "x"): 5, ("c", 2): 4, ("d",): 1}
+    assert {steps: document.line(steps) for steps in places} == places
+    (document,) = read_documents("in", b"\n'just text'")
+    assert document.line(("a", 0)) == document.line(()) == 2
     first, second = read_documents("in", b'{"a": 1}\n{"b":\n{"c": 1}}')
     assert (first.line(("a",)), second.line(("b", "c"))) == (1, 3)
 
@@ -227,11 +234,13 @@ def test_lines_of_json(value: object, indent: int | None) -> None:
     text = json.dumps([value], indent=indent)
     (document,) = read_documents("in", text.encode())
     assert document.value == [value]
+    (twin,) = yaml_reading.read_yaml("in", text.encode(), text)
     rows = text.split("\n")
     for steps, inside in _walk([value]):
         line = document.line(steps)
         start = json.dumps(inside) if not isinstance(inside, (dict, list)) else json.dumps(inside)[0]
         assert start in rows[line - 1]
+        assert twin.line(steps) == line  # JSON is YAML
 
 
 def _walk(value: object, steps: tuple[str | int, ...] = ()) -> Any:

@@ -46,7 +46,7 @@ class NotYaml(InputProblem):
 class _Frame:
     """An object or array that is being built. `key`: of the value that comes next; `weight`: values inside."""
 
-    __slots__ = ("anchor", "is_text", "key", "lines", "merged", "merges", "value", "wants_key", "weight")
+    __slots__ = ("anchor", "is_text", "key", "merged", "merges", "value", "wants_key", "weight")
 
     def __init__(self, value: dict[str, Any] | list[Any], anchor: str | None, *, is_text: bool) -> None:
         self.value = value
@@ -57,7 +57,6 @@ class _Frame:
         self.merges = False  # the value that comes next is that of a merge key
         self.merged: list[dict[str, Any]] | None = None
         self.weight = 1
-        self.lines: dict[str | int, int] = {}
 
 
 class _Fault(Exception):
@@ -70,10 +69,18 @@ class _Fault(Exception):
         self.hint = hint
 
 
-class _Builder:
-    """Builds the documents of one stream. With `lines`, it notes where every value of every object starts."""
+class _Found(Exception):
+    """The line that was looked for: the argument."""
 
-    def __init__(self, data: bytes, *, lines: bool = False) -> None:
+
+class _Builder:
+    """Builds the documents of one stream.
+
+    With `wanted`, the path of a value in document number `wanted_in`, it goes no further than there and raises
+    _Found with its line, or that of the last part of the path that is there.
+    """
+
+    def __init__(self, data: bytes, wanted: Steps | None = None, wanted_in: int = 0) -> None:
         import yaml
 
         self.yaml = yaml
@@ -82,21 +89,29 @@ class _Builder:
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.expanded = 0
         self.odd: list[tuple[Steps, str, object]] = []
-        # id of a dict or list -> key or index -> line. `kept`: an id means something while its object lives.
-        self.lines: dict[int, dict[str | int, int]] | None = {} if lines else None
-        self.kept: list[Any] = []
+        self.wanted = wanted
+        self.wanted_in = wanted_in
+        # How many objects and arrays are open where the next step of `wanted` may be; -1: not in this document.
+        self.at = -1
+        self.line = 0
 
-    def documents(self) -> Iterator[tuple[Any, int]]:
-        """(value, line it starts in) of each document. Raises _Fault, YAMLError."""
+    def documents(self) -> Iterator[Any]:
+        """The value of each document. Raises _Fault, YAMLError."""
         self.get = get = _parser(self.yaml, self.data).get_event
         events = self.yaml.events
+        number = 0
         while type(event := get()) is not events.StreamEndEvent:
             if type(event) is events.DocumentStartEvent:
                 self.anchors.clear()
                 self.odd = []
                 self.expanded = 0
                 first = get()
-                yield self._build(first), _line(first)
+                if self.wanted is not None and number == self.wanted_in:
+                    self.at, self.line = 1, _line(first)
+                    if not self.wanted:
+                        raise _Found(self.line)
+                yield self._build(first)
+                number += 1
 
     def path(self) -> Steps:
         """Where the building is."""
@@ -123,10 +138,14 @@ class _Builder:
                     self._take_key(frames[-1], event)
                     event = get()
                     continue
+                if self.at >= 0:
+                    self._follow_leaf(event)
                 value = self._scalar(event)
                 if event.anchor:
                     self.anchors[event.anchor] = (value, 1)
             elif kind is alias_event:
+                if self.at >= 0:
+                    self._follow_leaf(event)
                 value, weight = self._alias(event)
             elif kind is events.MappingStartEvent or kind is events.SequenceStartEvent:
                 self._open(event, {} if kind is events.MappingStartEvent else [])
@@ -140,9 +159,8 @@ class _Builder:
                         value.update({key: one for key, one in other.items() if key not in value})
                 if frame.anchor:
                     self.anchors[frame.anchor] = (value, weight)
-                if self.lines is not None:
-                    self.lines[id(value)] = frame.lines
-                    self.kept.append(value)
+                if len(frames) < self.at:
+                    raise _Found(self.line)  # the rest of the path is not there
             if not frames:
                 return value
             self._put(frames[-1], value, weight, event)
@@ -152,8 +170,6 @@ class _Builder:
         """A value that is whole goes where it belongs."""
         frame.weight += weight
         if isinstance(frame.value, list):
-            if self.lines is not None:
-                frame.lines[len(frame.value)] = frame.lines.pop(-1, 0) or _line(event)
             frame.value.append(value)
             return
         if frame.merges and frame.merged is not None:
@@ -169,6 +185,8 @@ class _Builder:
 
     def _take_key(self, frame: _Frame, event: Any) -> None:
         key: str = event.value
+        if len(self.frames) == self.at:
+            self._follow(event)
         if event.anchor:
             self.anchors[event.anchor] = (key, 1)
         is_merge = key == _MERGE and event.implicit[0]
@@ -179,8 +197,6 @@ class _Builder:
         frame.key = key
         frame.merges = is_merge
         frame.wants_key = False
-        if self.lines is not None:
-            frame.lines[key] = _line(event)
 
     def _open(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
         frames = self.frames
@@ -195,11 +211,28 @@ class _Builder:
                 raise _Fault(event, "a key has to be a word, not an object or an array")
             if isinstance(above.value, dict):
                 is_text = above.key in (TEXT_KEYS if isinstance(value, list) else TEXT_MAPS)
-            elif self.lines is not None:
-                above.lines[-1] = _line(event)
+            if len(frames) == self.at:
+                self._follow(event)
         if event.anchor:
             self.anchors.pop(event.anchor, None)  # inside itself it is not there yet
         frames.append(_Frame(value, event.anchor, is_text=is_text))
+
+    def _follow(self, event: Any) -> None:
+        """A key, or an item of an array: is it the next step of the path that is wanted? Raises _Found."""
+        value = self.frames[-1].value
+        step = len(value) if isinstance(value, list) else event.value if self.frames[-1].wants_key else None
+        if self.wanted is not None and step == self.wanted[self.at - 1]:
+            self.line = _line(event)
+            if self.at == len(self.wanted):
+                raise _Found(self.line)
+            self.at += 1
+
+    def _follow_leaf(self, event: Any) -> None:
+        """A value without values inside. Raises _Found if the path has led to it: there is no more to follow."""
+        if len(self.frames) == self.at:
+            self._follow(event)
+        if len(self.frames) == self.at - 1:
+            raise _Found(self.line)
 
     def _alias(self, event: Any) -> tuple[Any, int]:
         if self.frames and self.frames[-1].wants_key:
@@ -260,7 +293,7 @@ def read_yaml(source: str, data: bytes, text: str) -> list[Document]:
     documents = []
     number = 0
     try:
-        for value, _ in builder.documents():
+        for value in builder.documents():
             if value is not None:
                 documents.append(_document(source, data, number, value, builder.odd))
             number += 1
@@ -274,17 +307,12 @@ def read_yaml(source: str, data: bytes, text: str) -> list[Document]:
 
 
 def line_of(data: bytes, number: int, steps: Steps) -> int:
-    """The line of the value that the steps lead to in a document; the stream is read again."""
-    builder = _Builder(data, lines=True)
-    for count, (value, line) in enumerate(builder.documents()):
-        if count == number and builder.lines is not None:
-            for step in steps:
-                known = builder.lines.get(id(value), {})
-                if step not in known:
-                    break
-                line = known[step]
-                value = value[step]
-            return line
+    """The line of the value that the steps lead to in a document; the stream is read again up to there."""
+    try:
+        for _ in _Builder(data, steps, number).documents():
+            pass
+    except _Found as found:
+        return int(found.args[0])
     return 0
 
 

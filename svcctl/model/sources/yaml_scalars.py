@@ -17,7 +17,7 @@ TEXT_KEYS = frozenset(
 )
 """Keys whose scalars, and lists of scalars, are text however they look."""
 
-TEXT_MAPS = frozenset({"labels", "annotations", "selector"})
+TEXT_MAPS = frozenset({"labels", "annotations", "selector", "matchLabels", "topology", "deprecatedTopology"})
 """Keys of objects whose values are all text."""
 
 BOOLEAN_KEYS = frozenset(
