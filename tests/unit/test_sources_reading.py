@@ -144,6 +144,7 @@ def test_documents(text: str, wanted: list[Any]) -> None:
         (b'{"a":\n-Infinity}', "$.a", 2, "-Infinity is not a number"),
         (b'{"a": ' + b"1" * 5000 + b"}", "$", 0, "too many digits"),
         (b"a:\n  b: .nan", "$.a.b", 2, ".nan is not a number"),
+        (b"ready: -.inf", "$.ready", 1, "-.inf is not a number"),
         (b"a: [1,\n", "", 2, "not YAML"),
         (b"a: 'b\n", "", 2, "not YAML"),
         (b"\ta: 1", "", 1, "not YAML"),

@@ -262,14 +262,14 @@ class _Builder:
         elif not event.implicit[0]:
             return text
         frame = self.frames[-1] if self.frames else None
+        is_boolean = False
         if frame is not None and tag is None:
             key = frame.key if isinstance(frame.value, dict) else None
             if frame.is_text or key in TEXT_KEYS:
                 return resolve_text(text)
-            if key in BOOLEAN_KEYS:
-                return resolve_boolean(text)
+            is_boolean = key in BOOLEAN_KEYS
         try:
-            value, is_plain = resolve(text)
+            value, is_plain = resolve_boolean(text) if is_boolean else resolve(text)
         except NotFinite:
             raise _Fault(event, f"{text} is not a number that JSON knows") from None
         if not is_plain:

@@ -76,11 +76,9 @@ def resolve_text(text: str) -> str | None:
     return None if text in _WORDS and _WORDS[text] is None else text
 
 
-def resolve_boolean(text: str) -> object:
-    """For a scalar where Kubernetes has a boolean: `yes` and `on` as well."""
-    if text in _SWITCHES:
-        return _SWITCHES[text]
-    return resolve(text)[0]
+def resolve_boolean(text: str) -> tuple[object, bool]:
+    """As `resolve`, for a scalar where Kubernetes has a boolean: `yes` and `on` as well."""
+    return (_SWITCHES[text], True) if text in _SWITCHES else resolve(text)
 
 
 def _integer(digits: str) -> int:
