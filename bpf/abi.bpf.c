@@ -3,6 +3,7 @@
  * to, so what user space mirrors and no map mentions is referred to here. */
 #include <linux/bpf.h>
 #include "svc_dispatch_maps.h"
+#include "svc_packet_maps.h"
 #include "svc_service_maps.h"
 #include "svc_state_maps.h"
 
@@ -24,5 +25,12 @@ ANCHOR(enum, svc_service_flag);
 ANCHOR(enum, svc_frontend_kind);
 ANCHOR(enum, svc_member_state);
 ANCHOR(enum, svc_member_flag);
+ANCHOR(enum, svc_flow_kind);
+ANCHOR(enum, svc_flow_seen);
+ANCHOR(enum, svc_route);
+ANCHOR(enum, svc_device_flag);
+ANCHOR(enum, svc_packet_flag);
+ANCHOR(enum, svc_packet_event);
+ANCHOR(enum, svc_tail);
 
 char _license[] SEC("license") = "Dual BSD/GPL";

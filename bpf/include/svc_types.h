@@ -43,7 +43,12 @@ enum svc_drop_reason {
 	SVC_DROP_VERDICT = 4, /* a service's rule says nobody is served */
 	SVC_DROP_FILTERED = 5, /* source ranges, which sockets cannot obey */
 	SVC_DROP_BLOCKED = 6, /* another port of a blocked service address */
-	SVC_DROP_REASONS = 7,
+	SVC_DROP_NO_PORT = 7, /* a client's port is taken, and so are others */
+	SVC_DROP_NO_FLOW = 8, /* a flow could not be remembered */
+	SVC_DROP_NO_WRITE = 9, /* a packet could not be changed */
+	SVC_DROP_BACKEND_GONE = 10, /* a TCP flow's backend left its service */
+	SVC_DROP_UNKNOWN_FLOW = 11, /* TCP to a service that nobody has opened */
+	SVC_DROP_REASONS = 12,
 };
 
 /* Position of a map in `usage`. */
@@ -75,6 +80,10 @@ enum svc_program_index {
 	SVC_PROGRAM_GETPEERNAME4 = 7,
 	SVC_PROGRAM_GETPEERNAME6 = 8,
 	SVC_PROGRAM_SOCK_RELEASE = 9,
+	SVC_PROGRAM_FROM_WORKLOAD = 10,
+	SVC_PROGRAM_TO_WORKLOAD = 11,
+	SVC_PROGRAM_FROM_OUTSIDE = 12,
+	SVC_PROGRAM_TO_OUTSIDE = 13,
 };
 
 enum svc_attachment_kind {

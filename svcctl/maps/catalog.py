@@ -14,7 +14,7 @@ from svcctl.record import Record
 if TYPE_CHECKING:
     from svcctl.maps.layouts import Layout
 
-HASH, ARRAY, PERCPU_ARRAY, LRU_HASH, LPM_TRIE, SOCKMAP = 1, 2, 6, 9, 11, 15
+HASH, ARRAY, PROG_ARRAY, PERCPU_ARRAY, LRU_HASH, LPM_TRIE, SOCKMAP = 1, 2, 3, 6, 9, 11, 15
 """enum bpf_map_type of linux/bpf.h."""
 
 SK_LOOKUP = 36
@@ -27,9 +27,11 @@ MAX_DESTINATIONS = 1_000_000
 DEFAULT_SERVICES = 4096
 DEFAULT_BACKENDS = 65_536
 DEFAULT_SOCKETS = 131_072
+DEFAULT_FLOWS = 131_072
 MAX_SERVICES = 1_000_000
 MAX_BACKENDS = 4_000_000
 MAX_SOCKETS = 16_000_000
+MAX_FLOWS = 16_000_000
 
 
 REVERSE_COUNTS = 262_144
@@ -99,7 +101,20 @@ SERVICE_MAPS = {
     "backend_ids": MapShape(HASH, 20, 104),
 }
 
-MAPS = STATE_MAPS | DISPATCH_MAPS | SERVICE_MAPS
+# Sizes of bpf/include/svc_packet_types.h; packet_layouts.py has the fields.
+PACKET_MAPS = {
+    "flows": MapShape(LRU_HASH, 40, 104),
+    "halfopen": MapShape(LRU_HASH, 40, 104),
+    "fragments": MapShape(LRU_HASH, 12, 16),
+    "devices": MapShape(HASH, 4, 8),
+    "source_ranges": MapShape(LPM_TRIE, 24, 4),
+    "packet_config": MapShape(ARRAY, 4, 128),
+    "packet_stats": MapShape(PERCPU_ARRAY, 4, 8),
+    "tails": MapShape(PROG_ARRAY, 4, 4),
+}
+"""Maps of the packet path alone. `tails` belongs to its object: filled when that is loaded, never carried over."""
+
+MAPS = STATE_MAPS | DISPATCH_MAPS | SERVICE_MAPS | PACKET_MAPS
 
 LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "meta": (None, layouts.META),
@@ -116,16 +131,20 @@ LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "dispatch_stats": (None, layouts.DISPATCH_STATS),
     "drop_stats": (None, None),
 }
-"""Layouts of key and value of all but the service maps; None: one integer of the shape's size."""
+"""Layouts of key and value of all but service and packet maps; None: one integer of the shape's size."""
 
 
 def map_layouts(name: str) -> tuple[Layout[Any] | None, Layout[Any] | None]:
     """Layouts of key and value of any map; None: one integer of the shape's size."""
-    if name not in SERVICE_MAPS:
-        return LAYOUTS[name]
-    from svcctl.maps.service_layouts import MAP_LAYOUTS
+    if name in SERVICE_MAPS:
+        from svcctl.maps.service_layouts import MAP_LAYOUTS
 
-    return MAP_LAYOUTS[name]
+        return MAP_LAYOUTS[name]
+    if name in PACKET_MAPS:
+        from svcctl.maps.packet_layouts import MAP_LAYOUTS as PACKET_LAYOUTS
+
+        return PACKET_LAYOUTS[name]
+    return LAYOUTS[name]
 
 
 PROGRAM_READS = ("bindings", "exact", "ports", "sockets", "hints", "dispatch_stats", "drop_stats")
@@ -180,7 +199,24 @@ UDP_HOOKS = frozenset(("sendmsg4", "sendmsg6", "recvmsg4", "recvmsg6"))
 REFUSING_HOOKS = frozenset(("connect4", "connect6", "sendmsg4", "sendmsg6"))
 """Programs that exist twice in the object: `<name>_eperm` for kernels without bpf_set_retval in these hooks."""
 
-PROGRAMS = (DISPATCH, *CONNECT)
+TCX_INGRESS, TCX_EGRESS = 46, 47
+"""enum bpf_attach_type; clsact has its own two hooks below Linux 6.6, and no links."""
+PACKET = tuple(
+    ProgramShape(enums.PROGRAM_INDEX[f"SVC_PROGRAM_{name.upper()}"], name, "packet", f"prog_{name}", f"link_{name}", hook)
+    for name, hook in (
+        ("from_workload", TCX_INGRESS),
+        ("to_workload", TCX_EGRESS),
+        ("from_outside", TCX_INGRESS),
+        ("to_outside", TCX_EGRESS),
+    )
+)
+"""Roles of interfaces, each with a program a direction. A link pin has the index of its interface after it."""
+TAIL_PROGRAMS = (
+    "open_flow", "answer", "icmp_from", "icmp_to", "icmp_outside",
+)  # fmt: skip
+"""Programs that only `tails` leads to: loaded with the others, held by that map, with no pin of their own."""
+
+PROGRAMS = (DISPATCH, *CONNECT, *PACKET)
 
 
 class Half(Record):
@@ -195,6 +231,8 @@ class Half(Record):
 
 DISPATCHER = Half("dispatcher", "dispatch", DISPATCH_MAPS, (DISPATCH,), "destinations")
 BALANCER = Half("balancer", "connect", SERVICE_MAPS, CONNECT, "services")
+PACKETS = Half("packets", "packet", PACKET_MAPS, PACKET, "flows")
+"""Its object declares the service maps as well, and reads them."""
 HALVES = (DISPATCHER, BALANCER)
 
 _READS = {
@@ -238,6 +276,15 @@ def service_sizes(max_services: int, max_backends: int, max_sockets: int) -> dic
         "service_members": max_backends * 2,
         "backend_ids": max_backends,
     }
+
+
+def packet_sizes(max_flows: int) -> dict[str, int]:
+    """max_entries of each map of the packet path that has no fixed size; two entries a flow.
+
+    Flows that were never answered have a quarter of that to themselves. LRU maps of less than 256 entries a CPU
+    forget early.
+    """
+    return {"flows": max_flows * 2, "halfopen": max(max_flows // 2, 4096)}
 
 
 def dispatch_sizes(max_bindings: int, max_destinations: int) -> dict[str, int]:

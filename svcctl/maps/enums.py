@@ -1,4 +1,4 @@
-"""Mirrors of the enums in bpf/include/svc_types.h, value by value; checked against BTF."""
+"""Mirrors of the enums in the headers of bpf/include, value by value; checked against BTF."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ FAMILY = {"SVC_IPV4": 4, "SVC_IPV6": 6}
 DROP_NO_SOCKET, DROP_BAD_DESTINATION, DROP_UNSTABLE = range(3)
 DROP_REASONS = (
     "no_socket", "bad_destination", "unstable", "no_backend", "verdict", "filtered", "blocked",
+    "no_port", "no_flow", "no_write", "backend_gone", "unknown_flow",
 )  # fmt: skip
 DROP_REASON = {
     "SVC_DROP_NO_SOCKET": 0,
@@ -16,7 +17,12 @@ DROP_REASON = {
     "SVC_DROP_VERDICT": 4,
     "SVC_DROP_FILTERED": 5,
     "SVC_DROP_BLOCKED": 6,
-    "SVC_DROP_REASONS": 7,
+    "SVC_DROP_NO_PORT": 7,
+    "SVC_DROP_NO_FLOW": 8,
+    "SVC_DROP_NO_WRITE": 9,
+    "SVC_DROP_BACKEND_GONE": 10,
+    "SVC_DROP_UNKNOWN_FLOW": 11,
+    "SVC_DROP_REASONS": 12,
 }
 
 USAGE_BINDINGS, USAGE_EXACT, USAGE_DESTINATIONS = range(3)
@@ -52,6 +58,10 @@ PROGRAM_INDEX = {
     "SVC_PROGRAM_GETPEERNAME4": 7,
     "SVC_PROGRAM_GETPEERNAME6": 8,
     "SVC_PROGRAM_SOCK_RELEASE": 9,
+    "SVC_PROGRAM_FROM_WORKLOAD": 10,
+    "SVC_PROGRAM_TO_WORKLOAD": 11,
+    "SVC_PROGRAM_FROM_OUTSIDE": 12,
+    "SVC_PROGRAM_TO_OUTSIDE": 13,
 }
 
 ATTACH_NETNS, ATTACH_CGROUP = 1, 2
@@ -93,6 +103,60 @@ MEMBER_STATE = {"SVC_MEMBER_ACTIVE": 0, "SVC_MEMBER_DRAINING": 1, "SVC_MEMBER_DO
 MEMBER_LOCAL, MEMBER_NOT_CLUSTER, MEMBER_NOT_LOCAL = 1, 2, 4
 MEMBER_FLAG = {"SVC_MEMBER_LOCAL": 1, "SVC_MEMBER_NOT_CLUSTER": 2, "SVC_MEMBER_NOT_LOCAL": 4}
 
+FLOW_REPLY, FLOW_SELF, FLOW_LOCAL, FLOW_ONE_SIDED, FLOW_OTHER_PORT = 1, 2, 4, 8, 16
+FLOW_KIND = {
+    "SVC_FLOW_REPLY": 1,
+    "SVC_FLOW_SELF": 2,
+    "SVC_FLOW_LOCAL": 4,
+    "SVC_FLOW_ONE_SIDED": 8,
+    "SVC_FLOW_OTHER_PORT": 16,
+}
+SEEN_FIN, SEEN_RST, SEEN_REPLY, SEEN_MOVED, SEEN_RESET = 1, 2, 4, 8, 16
+FLOW_SEEN = {
+    "SVC_SEEN_FIN": 1,
+    "SVC_SEEN_RST": 2,
+    "SVC_SEEN_REPLY": 4,
+    "SVC_SEEN_MOVED": 8,
+    "SVC_SEEN_RESET": 16,
+}
+ROUTE_STACK, ROUTE_PEER, ROUTE_NEIGHBOUR, ROUTE_BACK = range(4)
+ROUTE = {
+    "SVC_ROUTE_STACK": 0,
+    "SVC_ROUTE_PEER": 1,
+    "SVC_ROUTE_NEIGHBOUR": 2,
+    "SVC_ROUTE_BACK": 3,
+}
+DEVICE_PEER, DEVICE_NEIGHBOUR = 1, 2
+DEVICE_FLAG = {"SVC_DEVICE_PEER": 1, "SVC_DEVICE_NEIGHBOUR": 2}
+PACKET_KEEP, PACKET_RESET_UNKNOWN = 1, 2
+PACKET_FLAG = {"SVC_PACKET_KEEP": 1, "SVC_PACKET_RESET_UNKNOWN": 2}
+PACKET_EVENTS = (
+    "opened", "answered", "expired", "recycled", "reselected", "other_port", "rejected", "resets", "icmp",
+    "fragments", "healed",
+)  # fmt: skip
+PACKET_EVENT = {
+    "SVC_PACKET_OPENED": 0,
+    "SVC_PACKET_ANSWERED": 1,
+    "SVC_PACKET_EXPIRED": 2,
+    "SVC_PACKET_RECYCLED": 3,
+    "SVC_PACKET_RESELECTED": 4,
+    "SVC_PACKET_OTHER_PORT": 5,
+    "SVC_PACKET_REJECTED": 6,
+    "SVC_PACKET_RESETS": 7,
+    "SVC_PACKET_ICMP": 8,
+    "SVC_PACKET_FRAGMENTS": 9,
+    "SVC_PACKET_HEALED": 10,
+    "SVC_PACKET_EVENTS": 11,
+}
+TAIL = {
+    "SVC_TAIL_OPEN": 0,
+    "SVC_TAIL_ANSWER": 1,
+    "SVC_TAIL_ICMP_FROM": 2,
+    "SVC_TAIL_ICMP_TO": 3,
+    "SVC_TAIL_ICMP_OUTSIDE": 4,
+    "SVC_TAILS": 16,
+}
+
 ALL = {
     "svc_family": FAMILY,
     "svc_drop_reason": DROP_REASON,
@@ -109,4 +173,11 @@ ALL = {
     "svc_frontend_kind": FRONTEND_KIND,
     "svc_member_state": MEMBER_STATE,
     "svc_member_flag": MEMBER_FLAG,
+    "svc_flow_kind": FLOW_KIND,
+    "svc_flow_seen": FLOW_SEEN,
+    "svc_route": ROUTE,
+    "svc_device_flag": DEVICE_FLAG,
+    "svc_packet_flag": PACKET_FLAG,
+    "svc_packet_event": PACKET_EVENT,
+    "svc_tail": TAIL,
 }

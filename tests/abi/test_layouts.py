@@ -15,13 +15,13 @@ import pytest
 
 import svcctl
 from svcctl.bpf.btf import Btf, Struct
-from svcctl.maps import enums, layouts, service_layouts
+from svcctl.maps import enums, layouts, packet_layouts, service_layouts
 from svcctl.maps.layouts import Layout
 
 ROOT = Path(svcctl.__file__).resolve().parents[1]
 OBJECTS = ROOT / "svcctl" / "objects"
-HEADERS = [ROOT / "bpf" / "include" / name for name in ("svc_types.h", "svc_service_types.h")]
-ALL = (*layouts.ALL, *service_layouts.ALL)
+HEADERS = [ROOT / "bpf" / "include" / name for name in ("svc_types.h", "svc_service_types.h", "svc_packet_types.h")]
+ALL = (*layouts.ALL, *service_layouts.ALL, *packet_layouts.ALL)
 ORDERS = ("el", "eb")
 OWN = "el" if sys.byteorder == "little" else "eb"
 
@@ -112,6 +112,8 @@ CONSTANTS = {
     "SVC_DROP_SLOTS": 64,
     "SVC_REVERSE_ENTRIES": service_layouts.REVERSE_ENTRIES,
     "SVC_FRONTEND_CHECK_SHIFT": service_layouts.FRONTEND_CHECK_SHIFT,
+    "SVC_ROUTE_SHIFT": packet_layouts.ROUTE_SHIFT,
+    **{f"SVC_FLOW_CHECK_{n}": factor for n, factor in enumerate(packet_layouts.CHECK_FACTORS)},
     **{f"SVC_CHECK_{n}": factor for n, factor in enumerate(layouts.CHECK_FACTORS)},
 }
 

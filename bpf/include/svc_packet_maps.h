@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Maps of the packet path alone; sizes are set when they are made. */
+#ifndef SVC_PACKET_MAPS_H
+#define SVC_PACKET_MAPS_H
+
+#include "svc_packet_types.h"
+#include <bpf/bpf_helpers.h>
+
+#define SVC_DEFAULT_FLOWS 131072
+
+#define SVC_LRU(map_name, key_type, value_type, size)                          \
+	struct {                                                               \
+		__uint(type, BPF_MAP_TYPE_LRU_HASH);                           \
+		__uint(max_entries, size);                                     \
+		__type(key, key_type);                                         \
+		__type(value, value_type);                                     \
+	} map_name SEC(".maps")
+
+/* Two entries a flow. A flow is in `halfopen` until the client has answered the
+ * backend's first answer, so that what was never answered evicts its like. */
+SVC_LRU(flows, struct svc_flow_key, struct svc_flow, SVC_DEFAULT_FLOWS * 2);
+SVC_LRU(halfopen, struct svc_flow_key, struct svc_flow, SVC_DEFAULT_FLOWS / 2);
+SVC_LRU(fragments, struct svc_fragment_key, struct svc_fragment, 8192);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct svc_device);
+} devices SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct svc_range_key);
+	__type(value, __u32); /* 1 */
+} source_ranges SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct svc_packet_config);
+} packet_config SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, __u64);
+} packet_stats SEC(".maps");
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Layouts of the packet path: what it remembers of a flow, and its settings.
+ * svcctl/maps/packet_layouts.py mirrors them.
+ */
+#ifndef SVC_PACKET_TYPES_H
+#define SVC_PACKET_TYPES_H
+
+#include "svc_types.h"
+
+/* The addresses and ports of a packet, as it comes in. */
+struct svc_flow_key {
+	__u8 source[16];
+	__u8 destination[16];
+	__u16 source_port; /* host byte order */
+	__u16 destination_port;
+	__u8 protocol;
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct svc_flow_key) == 40, "svc_flow_key");
+
+enum svc_flow_kind {
+	SVC_FLOW_REPLY = 1, /* from the backend; else from the client */
+	SVC_FLOW_SELF = 2, /* the client is the backend */
+	SVC_FLOW_LOCAL = 4, /* chosen from the local block */
+	SVC_FLOW_ONE_SIDED = 8, /* the other direction is never seen */
+	SVC_FLOW_OTHER_PORT = 16, /* the client's own port was taken */
+};
+
+/* What was seen of a direction. */
+enum svc_flow_seen {
+	SVC_SEEN_FIN = 1,
+	SVC_SEEN_RST = 2,
+	SVC_SEEN_REPLY = 4, /* the backend has answered */
+	SVC_SEEN_MOVED = 8, /* of `halfopen`: it is in `flows` now */
+	SVC_SEEN_RESET = 16, /* set by a command: answer the client with RST */
+};
+
+/*
+ * One direction of a flow: what its packets become. The other direction has an
+ * entry of its own, whose key is the reverse of what packets become here, and
+ * whose packets become the reverse of the key here.
+ *
+ * Up to `check` it is never changed. An element of a hash may be given to
+ * another key while it is read, so `check` is a digest of the key and of all
+ * before it: the five 64-bit words of the key, the six up to `backend`, and
+ * `backend`, each times its factor below; of the sum the upper half.
+ */
+struct svc_flow {
+	__u8 source[16];
+	__u8 destination[16];
+	__u16 source_port;
+	__u16 destination_port;
+	__u32 kind; /* enum svc_flow_kind */
+	__u32 lane;
+	__u32 service;
+	__u32 backend;
+	__u32 check;
+	__u64 created_ns; /* CLOCK_MONOTONIC, as all times here */
+	__u64 seen_ns; /* the last packet of this direction, within 16 ms */
+	__u64 reset_ns; /* when a RST was seen, 0: never */
+	__u32 block; /* the last one known to have the backend as a member */
+	__u32 route; /* enum svc_route from bit 28 on, interface index below */
+	__u32 route_time; /* when that was looked up, in 2^20 ns; 0: never */
+	__u32 sequence; /* of TCP, until answered: what the client is to acknowledge */
+	__u8 seen; /* enum svc_flow_seen, of this direction */
+	__u8 other; /* the same of the other direction */
+	__u8 pad[6];
+};
+_Static_assert(sizeof(struct svc_flow) == 104, "svc_flow");
+
+/* Where a flow's packets go after their translation. */
+enum svc_route {
+	SVC_ROUTE_STACK = 0, /* up the host's stack, which routes them */
+	SVC_ROUTE_PEER = 1, /* straight into the other end of a veth */
+	SVC_ROUTE_NEIGHBOUR = 2, /* out of an interface */
+	SVC_ROUTE_BACK = 3, /* out of where they came in */
+};
+
+/* A first fragment's ports, for those that follow. IPv4 only. */
+struct svc_fragment_key {
+	__u32 source; /* network byte order */
+	__u32 destination;
+	__u16 id;
+	__u8 protocol;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct svc_fragment_key) == 12, "svc_fragment_key");
+
+struct svc_fragment {
+	__u16 source_port;
+	__u16 destination_port;
+	__u32 pad;
+	__u64 seen_ns;
+};
+_Static_assert(sizeof(struct svc_fragment) == 16, "svc_fragment");
+
+enum svc_device_flag {
+	SVC_DEVICE_PEER = 1, /* a veth whose other end is in another namespace */
+	SVC_DEVICE_NEIGHBOUR = 2, /* packets may be sent out of it past the stack */
+};
+
+/* An interface that is attached, by its index. */
+struct svc_device {
+	__u32 role; /* enum svc_role */
+	__u32 flags; /* enum svc_device_flag */
+};
+_Static_assert(sizeof(struct svc_device) == 8, "svc_device");
+
+/* prefixlen counts from `set`. */
+struct svc_range_key {
+	__u32 prefixlen;
+	__u32 set; /* `ranges` of a block */
+	__u8 address[16];
+};
+_Static_assert(sizeof(struct svc_range_key) == 24, "svc_range_key");
+
+enum svc_packet_flag {
+	SVC_PACKET_KEEP = 1, /* TCP flows whose backend left go on: no RST */
+	SVC_PACKET_RESET_UNKNOWN = 2, /* TCP to a service that nobody knows: RST */
+};
+
+/* Idle times after which a flow is no more, in ms. */
+struct svc_packet_config {
+	__u32 flags; /* enum svc_packet_flag */
+	__u32 syn_ms; /* TCP, not answered yet */
+	__u32 established_ms;
+	__u32 fins_ms; /* both sides have ended */
+	__u32 reset_ms; /* a RST was the last */
+	__u32 after_reset_ms; /* traffic went on after a RST */
+	__u32 udp_ms;
+	__u32 fragment_ms;
+	__u16 first_port; /* for clients whose own port is taken */
+	__u16 ports; /* how many; 0: none */
+	__u32 reserved[23];
+};
+_Static_assert(sizeof(struct svc_packet_config) == 128, "svc_packet_config");
+
+/* Index of packet_stats: rare things only. */
+enum svc_packet_event {
+	SVC_PACKET_OPENED = 0, /* flows that were new */
+	SVC_PACKET_ANSWERED = 1, /* moved to `flows` */
+	SVC_PACKET_EXPIRED = 2, /* met after their time */
+	SVC_PACKET_RECYCLED = 3, /* a closed connection's ports used anew */
+	SVC_PACKET_RESELECTED = 4, /* their backend had left: another one */
+	SVC_PACKET_OTHER_PORT = 5, /* the client's own port was taken */
+	SVC_PACKET_REJECTED = 6, /* answered with RST or ICMP unreachable */
+	SVC_PACKET_RESETS = 7, /* answered with RST in mid-flow */
+	SVC_PACKET_ICMP = 8, /* errors translated */
+	SVC_PACKET_FRAGMENTS = 9, /* later fragments translated */
+	SVC_PACKET_HEALED = 10, /* the other direction had been evicted */
+	SVC_PACKET_EVENTS = 11,
+};
+
+/* Index of `tails`. */
+enum svc_tail {
+	SVC_TAIL_OPEN = 0, /* a new flow of a workload */
+	SVC_TAIL_ANSWER = 1, /* RST, or ICMP port unreachable */
+	SVC_TAIL_ICMP_FROM = 2, /* an ICMP error from a workload */
+	SVC_TAIL_ICMP_TO = 3, /* an ICMP error to a workload */
+	SVC_TAIL_ICMP_OUTSIDE = 4, /* an ICMP error from outside */
+	SVC_TAILS = 16,
+};
+
+/* Factors of svc_flow.check. */
+#define SVC_FLOW_CHECK_0 0x9e3779b97f4a7c15ULL
+#define SVC_FLOW_CHECK_1 0xbf58476d1ce4e5b9ULL
+#define SVC_FLOW_CHECK_2 0x94d049bb133111ebULL
+#define SVC_FLOW_CHECK_3 0xd6e8feb86659fd93ULL
+#define SVC_FLOW_CHECK_4 0xa0761d6478bd642fULL
+#define SVC_FLOW_CHECK_5 0xe7037ed1a0b428dbULL
+#define SVC_FLOW_CHECK_6 0x8ebc6af09c88c6e3ULL
+#define SVC_FLOW_CHECK_7 0x589965cc75374cc3ULL
+#define SVC_FLOW_CHECK_8 0x1d8e4e27c47d124fULL
+#define SVC_FLOW_CHECK_9 0xeb44accab455d165ULL
+#define SVC_FLOW_CHECK_10 0xc2b2ae3d27d4eb4fULL
+#define SVC_FLOW_CHECK_11 0x165667b19e3779f9ULL
+
+#define SVC_ROUTE_SHIFT 28
+
+#endif

@@ -1,0 +1,131 @@
+"""Mirrors of the structs in bpf/include/svc_packet_types.h; as layouts.py, in a file of its own because commands
+that know no packets need not load it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from svcctl.maps.layouts import Layout
+from svcctl.record import Record
+
+ROUTE_SHIFT = 28
+ROUTE_TIME_SHIFT = 20
+"""`route_time` counts units of 2**20 ns."""
+
+
+class FlowKey(Record):
+    """struct svc_flow_key: addresses and ports of a packet as it comes in."""
+
+    source: bytes
+    destination: bytes
+    source_port: int
+    destination_port: int
+    protocol: int
+    pad: bytes = b""
+
+
+class FlowValue(Record):
+    """struct svc_flow: what the packets of one direction become. Times are CLOCK_MONOTONIC.
+
+    Up to `check` it never changes.
+    """
+
+    source: bytes
+    destination: bytes
+    source_port: int
+    destination_port: int
+    kind: int
+    lane: int
+    service: int
+    backend: int
+    check: int
+    created_ns: int
+    seen_ns: int
+    reset_ns: int
+    block: int
+    route: int
+    route_time: int
+    sequence: int
+    seen: int
+    other: int
+    pad: bytes = b""
+
+
+class FragmentKey(Record):
+    """struct svc_fragment_key; addresses in network byte order, as 32-bit words."""
+
+    source: int
+    destination: int
+    id: int
+    protocol: int
+    pad: int = 0
+
+
+class FragmentValue(Record):
+    """struct svc_fragment."""
+
+    source_port: int
+    destination_port: int
+    pad: int
+    seen_ns: int
+
+
+class Device(Record):
+    """struct svc_device: an attached interface; the key is its index."""
+
+    role: int
+    flags: int
+
+
+class RangeKey(Record):
+    """struct svc_range_key; `prefixlen` counts from `set`, of a v4-mapped address 32 + 96 + n."""
+
+    prefixlen: int
+    set: int
+    address: bytes
+
+
+class PacketConfig(Record):
+    """struct svc_packet_config: times in milliseconds."""
+
+    flags: int
+    syn_ms: int
+    established_ms: int
+    fins_ms: int
+    reset_ms: int
+    after_reset_ms: int
+    udp_ms: int
+    fragment_ms: int
+    first_port: int
+    ports: int
+    reserved: bytes = b""
+
+
+FLOW_KEY = Layout("svc_flow_key", FlowKey, "16s 16s H H B 3s")
+FLOW = Layout("svc_flow", FlowValue, "16s 16s H H I I I I I Q Q Q I I I I B B 6s")
+FRAGMENT_KEY = Layout("svc_fragment_key", FragmentKey, "I I H B B")
+FRAGMENT = Layout("svc_fragment", FragmentValue, "H H I Q")
+DEVICE = Layout("svc_device", Device, "I I")
+RANGE_KEY = Layout("svc_range_key", RangeKey, "I I 16s")
+PACKET_CONFIG = Layout("svc_packet_config", PacketConfig, "I I I I I I I I H H 92s")
+
+MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
+    "flows": (FLOW_KEY, FLOW),
+    "halfopen": (FLOW_KEY, FLOW),
+    "fragments": (FRAGMENT_KEY, FRAGMENT),
+    "devices": (None, DEVICE),
+    "source_ranges": (RANGE_KEY, None),
+    "packet_config": (None, PACKET_CONFIG),
+    "packet_stats": (None, None),
+    "tails": (None, None),
+}
+"""As catalog.LAYOUTS, of the maps of the packet path."""
+
+ALL: tuple[Layout[Any], ...] = (FLOW_KEY, FLOW, FRAGMENT_KEY, FRAGMENT, DEVICE, RANGE_KEY, PACKET_CONFIG)
+
+CHECK_FACTORS = (
+    0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F,
+    0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3, 0x1D8E4E27C47D124F, 0xEB44ACCAB455D165,
+    0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
+)  # fmt: skip
