@@ -202,7 +202,14 @@ REFUSING_HOOKS = frozenset(("connect4", "connect6", "sendmsg4", "sendmsg6"))
 TCX_INGRESS, TCX_EGRESS = 46, 47
 """enum bpf_attach_type; clsact has its own two hooks below Linux 6.6, and no links."""
 PACKET = tuple(
-    ProgramShape(enums.PROGRAM_INDEX[f"SVC_PROGRAM_{name.upper()}"], name, "packet", f"prog_{name}", f"link_{name}", hook)
+    ProgramShape(
+        enums.PROGRAM_INDEX[f"SVC_PROGRAM_{name.upper()}"],
+        name,
+        "packet",
+        f"prog_{name}",
+        f"link_{name}",
+        hook,
+    )
     for name, hook in (
         ("from_workload", TCX_INGRESS),
         ("to_workload", TCX_EGRESS),

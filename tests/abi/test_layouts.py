@@ -20,7 +20,9 @@ from svcctl.maps.layouts import Layout
 
 ROOT = Path(svcctl.__file__).resolve().parents[1]
 OBJECTS = ROOT / "svcctl" / "objects"
-HEADERS = [ROOT / "bpf" / "include" / name for name in ("svc_types.h", "svc_service_types.h", "svc_packet_types.h")]
+HEADERS = [
+    ROOT / "bpf" / "include" / name for name in ("svc_types.h", "svc_service_types.h", "svc_packet_types.h")
+]
 ALL = (*layouts.ALL, *service_layouts.ALL, *packet_layouts.ALL)
 ORDERS = ("el", "eb")
 OWN = "el" if sys.byteorder == "little" else "eb"
