@@ -16,7 +16,7 @@ struct svc_flow_key {
 	__u16 destination_port;
 	__u8 protocol;
 	__u8 pad[3];
-};
+} __attribute__((aligned(8)));
 _Static_assert(sizeof(struct svc_flow_key) == 40, "svc_flow_key");
 
 enum svc_flow_kind {

@@ -110,9 +110,10 @@ PACKET_MAPS = {
     "source_ranges": MapShape(LPM_TRIE, 24, 4),
     "packet_config": MapShape(ARRAY, 4, 128),
     "packet_stats": MapShape(PERCPU_ARRAY, 4, 8),
+    "packet_scratch": MapShape(PERCPU_ARRAY, 4, 432),
     "tails": MapShape(PROG_ARRAY, 4, 4),
 }
-"""Maps of the packet path alone. `tails` belongs to its object: filled when that is loaded, never carried over."""
+"""Maps of the packet path alone. `tails` and `packet_scratch` mean nothing outside; `tails` belongs to its object: filled when that is loaded, never carried over."""
 
 MAPS = STATE_MAPS | DISPATCH_MAPS | SERVICE_MAPS | PACKET_MAPS
 

@@ -118,6 +118,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "source_ranges": (RANGE_KEY, None),
     "packet_config": (None, PACKET_CONFIG),
     "packet_stats": (None, None),
+    "packet_scratch": (None, None),
     "tails": (None, None),
 }
 """As catalog.LAYOUTS, of the maps of the packet path."""

@@ -66,6 +66,7 @@ TYPES = {
     "source_ranges": ("struct svc_range_key", "__u32"),
     "packet_config": ("__u32", "struct svc_packet_config"),
     "packet_stats": ("__u32", "__u64"),
+    "packet_scratch": ("__u32", "struct packet_scratch"),
 }
 TYPELESS = {"tails"}
 """The kernel refuses types for this one's keys and values."""

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* A new flow: which backend it goes to, and its two entries. */
+#ifndef SVC_OPEN_H
+#define SVC_OPEN_H
+
+#include "svc_conntrack.h"
+#include "svc_select.h"
+
+#define PORT_TRIES 5
+#define EEXIST 17
+
+/* What has no room on the stack. A packet is dealt with by one CPU, without
+ * another one in between. */
+struct packet_scratch {
+	struct svc_flow flow;
+	struct svc_flow reply;
+	struct svc_flow old;
+	struct svc_flow_key reverse;
+	struct svc_flow_key client;
+	__u64 room[5];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_scratch);
+} packet_scratch SEC(".maps");
+
+struct chosen {
+	struct svc_pick pick;
+	struct svc_service_stats *stats;
+	__u32 service;
+	__u32 block;
+	__u32 flags; /* of the frontend */
+	__u32 drops; /* of SVC_FOUND_REFUSE: no answer */
+	enum svc_chosen_by by;
+};
+
+static __always_inline int in_ranges(__u32 set, const __u8 *address)
+{
+	struct svc_range_key key = { .prefixlen = 160, .set = set };
+
+	copy_address4(key.address, address);
+	return set && bpf_map_lookup_elem(&source_ranges, &key);
+}
+
+static __always_inline int choose_backend(const struct packet *p,
+					  const struct svc_target *target,
+					  struct chosen *chosen)
+{
+	struct svc_affinity_key client = {};
+	struct svc_block *block;
+	__u32 lane = target->lane;
+
+	chosen->stats = bpf_map_lookup_elem(&service_stats, &lane);
+	block = current_block(lane, target->flags & SVC_FRONTEND_LOCAL);
+	if (!chosen->stats || !block)
+		return SVC_FOUND_CHANGED;
+	if (target->flags & SVC_FRONTEND_FILTERED &&
+	    !in_ranges(block->ranges, p->key.source)) {
+		__sync_fetch_and_add(&chosen->stats->dropped, 1);
+		count_drop(SVC_DROP_FILTERED);
+		chosen->drops = 1;
+		return SVC_FOUND_REFUSE;
+	}
+	if (!block->slots) {
+		chosen->drops = block->verdict == SVC_VERDICT_DROP;
+		if (chosen->drops) {
+			__sync_fetch_and_add(&chosen->stats->dropped, 1);
+			count_drop(SVC_DROP_VERDICT);
+		} else {
+			__sync_fetch_and_add(&chosen->stats->no_backend, 1);
+			count_drop(SVC_DROP_NO_BACKEND);
+		}
+		return SVC_FOUND_REFUSE;
+	}
+	chosen->service = block->service;
+	chosen->block = block->block;
+	chosen->flags = target->flags;
+	chosen->pick.lane = lane;
+	chosen->by = BY_CHANCE;
+	if (!block->affinity_seconds)
+		return pick_random(block, &chosen->pick);
+	client.service = block->service;
+	client.kind = SVC_CLIENT_ADDRESS;
+	copy_address4(client.client, p->key.source);
+	return pick_affine(block, &client, block->affinity_seconds,
+			   &chosen->pick, &chosen->by);
+}
+
+/* Who the packet's destination means. */
+static __always_inline int find_backend(const struct packet *p,
+					struct chosen *chosen)
+{
+	struct svc_target target = {};
+	struct svc_frontend_key key = {
+		.port = p->key.destination_port,
+		.protocol = p->key.protocol,
+	};
+	int found = SVC_FOUND_CHANGED;
+
+	copy_address4(key.address, p->key.destination);
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < SVC_TRIES && found == SVC_FOUND_CHANGED; i++) {
+		/* As start_over() of the connect balancer. */
+		__builtin_memset(&target, 0, sizeof(target));
+		__builtin_memset(chosen, 0, sizeof(*chosen));
+		asm volatile("" : : "r"(chosen), "r"(&target) : "memory");
+		found = find_frontend(&key, &target);
+		/* Loopback and wildcard addresses are the node's own. */
+		if (found == SVC_FOUND_BACKEND &&
+		    target.flags & SVC_FRONTEND_HOST)
+			found = SVC_FOUND_NOTHING;
+		if (found == SVC_FOUND_BACKEND)
+			found = choose_backend(p, &target, chosen);
+	}
+	if (found == SVC_FOUND_CHANGED) {
+		struct svc_service_stats *stats;
+		__u32 lane = target.lane;
+
+		stats = bpf_map_lookup_elem(&service_stats, &lane);
+		if (lane && stats)
+			__sync_fetch_and_add(&stats->unstable, 1);
+		count_drop(SVC_DROP_UNSTABLE);
+		chosen->drops = 1;
+		return SVC_FOUND_REFUSE;
+	}
+	return found;
+}
+
+/* Another port of an address that has frontends, all of whose others are
+ * refused. */
+static __always_inline int is_blocked(const struct packet *p)
+{
+	struct svc_frontend_key key = {};
+	struct svc_target target;
+	__u32 zero = 0;
+	struct svc_config *conf = bpf_map_lookup_elem(&config, &zero);
+
+	if (!conf || !conf->blocked)
+		return 0;
+	copy_address4(key.address, p->key.destination);
+	return find_frontend(&key, &target) == SVC_FOUND_BACKEND;
+}
+
+/*
+ * Whether an entry that is in the way of a new one is of a flow of another
+ * client: what is left of this one's earlier flow, or past its time, is not.
+ */
+static __always_inline int is_anothers(const struct svc_packet_config *conf,
+				       const struct svc_flow_key *key,
+				       const struct svc_flow *entry, int half,
+				       __u64 now, struct packet_scratch *s)
+{
+	if (!copy_flow(&s->reverse, entry, &s->old))
+		return 0;
+	other_key(&s->reverse, &s->old, &s->client);
+	if (same_address16(s->client.source, key->source) &&
+	    same_address16(s->client.destination, key->destination) &&
+	    s->client.source_port == key->source_port &&
+	    s->client.destination_port == key->destination_port)
+		return 0;
+	return !has_expired(conf, &s->reverse, &s->old, entry, half, now);
+}
+
+/*
+ * The backend's entry. Two flows of one client that would be the same to the
+ * backend are told apart by another source port. 0: done; `flow` has the port.
+ */
+static __always_inline int claim_reply(const struct svc_packet_config *conf,
+				       const struct svc_flow_key *key,
+				       __u64 now, struct packet_scratch *s)
+{
+	struct svc_flow *taken;
+	long failed = -EEXIST;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < PORT_TRIES && failed; i++) {
+		if (i) {
+			if (!conf->ports)
+				break;
+			s->flow.source_port =
+				conf->first_port +
+				bpf_get_prandom_u32() % conf->ports;
+			s->flow.kind |= SVC_FLOW_OTHER_PORT;
+		}
+		other_key(key, &s->flow, &s->reverse);
+		taken = bpf_map_lookup_elem(&flows, &s->reverse);
+		if (taken) {
+			if (is_anothers(conf, key, taken, 0, now, s))
+				continue;
+			bpf_map_delete_elem(&flows, &s->reverse);
+		}
+		taken = bpf_map_lookup_elem(&halfopen, &s->reverse);
+		if (taken) {
+			if (is_anothers(conf, key, taken, 1, now, s))
+				continue;
+			bpf_map_delete_elem(&halfopen, &s->reverse);
+		}
+		make_other(key, &s->flow, &s->reverse, &s->reply);
+		failed = bpf_map_update_elem(&halfopen, &s->reverse, &s->reply,
+					     BPF_NOEXIST);
+		if (failed && failed != -EEXIST)
+			return SVC_DROP_NO_FLOW;
+	}
+	if (failed)
+		return SVC_DROP_NO_PORT;
+	if (s->flow.kind & SVC_FLOW_OTHER_PORT)
+		count_event(SVC_PACKET_OTHER_PORT);
+	return 0;
+}
+
+/* Both entries. 0: done, or another CPU had just opened the flow, and it is in
+ * `flow` now. */
+static __always_inline int remember_flow(const struct svc_packet_config *conf,
+					 const struct packet *p,
+					 const struct chosen *chosen, __u64 now,
+					 struct packet_scratch *s)
+{
+	int problem = claim_reply(conf, &p->key, now, s);
+	struct svc_flow *entry;
+	long failed;
+
+	if (problem)
+		return problem;
+	s->flow.check = flow_check(&p->key, &s->flow);
+	failed = bpf_map_update_elem(&halfopen, &p->key, &s->flow, BPF_NOEXIST);
+	if (!failed) {
+		__sync_fetch_and_add(&chosen->stats->connections, 1);
+		if (chosen->by == BY_AFFINITY)
+			__sync_fetch_and_add(&chosen->stats->affinity, 1);
+		count_pick(&chosen->pick);
+		count_event(SVC_PACKET_OPENED);
+		return 0;
+	}
+	entry = READ_FLOW(halfopen, &p->key, &s->old);
+	if (!entry) {
+		bpf_map_delete_elem(&halfopen, &s->reverse);
+		return SVC_DROP_NO_FLOW;
+	}
+	if (s->flow.backend != s->old.backend ||
+	    s->flow.source_port != s->old.source_port) {
+		bpf_map_delete_elem(&halfopen, &s->reverse);
+		s->flow.route = 0;
+	}
+	copy_flow(&p->key, entry, &s->flow);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where a translated packet goes: straight into another workload, out of an
+ * interface, or up the host's stack, which routes what nobody here can.
+ */
+#ifndef SVC_ROUTE_H
+#define SVC_ROUTE_H
+
+#include "svc_packet_maps.h"
+#include "svc_parse.h"
+#include <linux/pkt_cls.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+#define PACKET_HOST 0
+#define ROUTE_SECONDS 1000 /* of 2^20 ns */
+#define INDEX_MASK ((1u << SVC_ROUTE_SHIFT) - 1)
+
+static __always_inline __u32 device_route(__u32 ifindex, __u32 otherwise)
+{
+	struct svc_device *device = bpf_map_lookup_elem(&devices, &ifindex);
+	__u32 kind = otherwise;
+
+	if (device && device->flags & SVC_DEVICE_PEER)
+		kind = SVC_ROUTE_PEER;
+	else if (device && device->flags & SVC_DEVICE_NEIGHBOUR)
+		kind = SVC_ROUTE_NEIGHBOUR;
+	return kind == SVC_ROUTE_STACK ? 0 : kind << SVC_ROUTE_SHIFT | ifindex;
+}
+
+/* Of a packet that comes in on an interface; `to` is what it becomes. */
+static __always_inline __u32 find_route(struct __sk_buff *skb,
+					const struct packet *p,
+					const struct svc_flow *to)
+{
+	struct bpf_fib_lookup fib = {};
+	long found;
+
+	/* A packet that goes back where it came from has no route that says so. */
+	if (to->kind & SVC_FLOW_SELF)
+		return device_route(skb->ifindex, SVC_ROUTE_BACK);
+	fib.family = p->is_v6 ? AF_INET6 : AF_INET;
+	fib.l4_protocol = p->key.protocol;
+	fib.sport = bpf_htons(to->source_port);
+	fib.dport = bpf_htons(to->destination_port);
+	fib.ifindex = skb->ifindex;
+	if (p->is_v6) {
+		__builtin_memcpy(fib.ipv6_src, to->source, 16);
+		__builtin_memcpy(fib.ipv6_dst, to->destination, 16);
+	} else {
+		fib.ipv4_src = last_word(to->source);
+		fib.ipv4_dst = last_word(to->destination);
+	}
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	if (found != BPF_FIB_LKUP_RET_SUCCESS &&
+	    found != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return 0;
+	return device_route(fib.ifindex, SVC_ROUTE_STACK);
+}
+
+static __always_inline int is_stale(const struct svc_flow *entry, __u64 now)
+{
+	return (__u32)(now >> 20) - entry->route_time >= ROUTE_SECONDS;
+}
+
+static __always_inline int swap_macs(struct __sk_buff *skb)
+{
+	__u16 macs[6], swapped[6];
+
+	if (bpf_skb_load_bytes(skb, 0, macs, 12))
+		return -1;
+	swapped[0] = macs[3];
+	swapped[1] = macs[4];
+	swapped[2] = macs[5];
+	swapped[3] = macs[0];
+	swapped[4] = macs[1];
+	swapped[5] = macs[2];
+	return bpf_skb_store_bytes(skb, 0, swapped, 12, 0);
+}
+
+/* Out of where it came in, to who sent it. */
+static __always_inline int send_back(struct __sk_buff *skb)
+{
+	if (swap_macs(skb))
+		return TC_ACT_SHOT;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+static __always_inline int deliver(struct __sk_buff *skb, __u32 route)
+{
+	__u32 ifindex = route & INDEX_MASK;
+
+	switch (route >> SVC_ROUTE_SHIFT) {
+	case SVC_ROUTE_PEER:
+		/* A frame that was for another MAC is dropped in the peer. */
+		if (skb->pkt_type != PACKET_HOST)
+			bpf_skb_change_type(skb, PACKET_HOST);
+		return bpf_redirect_peer(ifindex, 0);
+	case SVC_ROUTE_NEIGHBOUR:
+		return bpf_redirect_neigh(ifindex, 0, 0, 0);
+	case SVC_ROUTE_BACK:
+		return send_back(skb);
+	}
+	return TC_ACT_UNSPEC;
+}
+
+#endif
