@@ -1,0 +1,114 @@
+"""Pods: network namespaces, each behind a veth of the host (the world the test is in), as a container runtime makes them.
+
+A pod has an address with a host route to its veth, and a gateway that is the veth's own address. Sockets of a pod are
+made by the test's own thread, which visits the namespace for that moment; they stay there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from socket import AF_INET, AF_INET6
+from collections.abc import Iterator
+
+from svcctl.host.netns import Netns
+from tests.lib.world import CLONE_NEWNET, _check, _libc, _loopback_up, sh
+
+GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
+
+
+class Pod:
+    """One pod: `address` and `address6`, and the veth's end on the host, `device` with index `ifindex`."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.address, self.address6 = f"10.244.0.{number}", f"fd00:244::{number:x}"
+        self.device = f"pod{number}"
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _check(_libc.unshare(CLONE_NEWNET), "unshare")
+            _loopback_up()
+            self.netns = Netns.open("/proc/thread-self/ns/net")
+            _check(_libc.setns(home, CLONE_NEWNET), "setns")
+        finally:
+            os.close(home)
+        path = f"/proc/{os.getpid()}/fd/{self.netns.fd}"
+        batch(
+            f"link add {self.device} type veth peer name eth0 netns {path}",
+            f"addr add {GATEWAY}/32 dev {self.device}",
+            f"link set {self.device} up",
+            f"addr add {GATEWAY6}/64 dev {self.device} nodad",
+            f"route add {self.address}/32 dev {self.device}",
+            f"route add {self.address6}/128 dev {self.device}",
+        )
+        with self.netns.entered():
+            quiet_addresses()
+            batch(
+                f"addr add {self.address}/32 dev eth0",
+                f"addr add {self.address6}/128 dev eth0 nodad",
+                "link set eth0 up",
+                f"route add default via {GATEWAY} dev eth0 onlink",
+                f"route add default via {GATEWAY6} dev eth0",
+            )
+        self.ifindex = socket.if_nametoindex(self.device)
+
+    def inside(self) -> contextlib.AbstractContextManager[object]:
+        """The calling thread in the pod for the length of a block."""
+        return self.netns.entered()
+
+    def own(self, family: int) -> str:
+        """Its address of a family."""
+        return self.address6 if family == AF_INET6 else self.address
+
+    def socket(self, kind: str = "tcp", family: int = AF_INET) -> socket.socket:
+        """A socket in the pod; it waits thirty seconds at most."""
+        with self.inside():
+            one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+        one.settimeout(30)
+        return one
+
+    def listen(self, port: int, kind: str = "tcp", family: int = AF_INET) -> socket.socket:
+        """A bound (TCP: listening) socket on the pod's address."""
+        one = self.socket(kind, family)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((self.own(family), port))
+        if kind == "tcp":
+            one.listen(128)
+        return one
+
+    def close(self) -> None:
+        """Let the namespace go, and the veth with it."""
+        self.netns.close()
+
+
+def batch(*commands: str) -> None:
+    """Several ip(8) commands as one process."""
+    sh("ip -batch -", input="\n".join(commands) + "\n")
+
+
+def quiet_addresses() -> None:
+    """No duplicate address detection: an address is there at once."""
+    for name in ("all", "default"):
+        setting(f"net/ipv6/conf/{name}/accept_dad", "0")
+
+
+def setting(name: str, value: str) -> None:
+    """Write a sysctl of the calling thread's namespace; /proc/sys shows that of whoever opens it."""
+    with open(f"/proc/sys/{name}", "w", encoding="ascii") as file:
+        file.write(value)
+
+
+@contextlib.contextmanager
+def pods(count: int) -> Iterator[list[Pod]]:
+    """As many pods on this host, which forwards between them."""
+    setting("net/ipv4/ip_forward", "1")
+    setting("net/ipv6/conf/all/forwarding", "1")
+    quiet_addresses()
+    made: list[Pod] = []
+    try:
+        made.extend(Pod(number) for number in range(1, count + 1))
+        yield made
+    finally:
+        for one in made:
+            one.close()
