@@ -27,6 +27,10 @@ OBJECT = Path(svcctl.__file__).parent / f"objects/packet.bpf{'el' if sys.byteord
 INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 SHARED = (*catalog.SERVICE_MAPS, *catalog.SHARED_MAPS)
 MIN_LRU = 256
+PASS, DROP, REDIRECT = -1, 2, 7
+"""TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT: the only verdicts there are."""
+_CONTEXT = struct.Struct("=40xI")
+"""The beginning of struct __sk_buff, up to `ifindex`."""
 
 
 class PacketPath:
@@ -97,6 +101,11 @@ class PacketPath:
     def event(self, name: str) -> int:
         """A counter of packet_stats, as `opened`."""
         return _sum(self.map("packet_stats").lookup(U32.pack(enums.PACKET_EVENTS.index(name))))
+
+    def run(self, program: str, frame: bytes, ifindex: int = 1) -> tuple[int, bytes]:
+        """BPF_PROG_TEST_RUN on a frame that came by an interface (lo): the verdict, and the frame after it."""
+        done = self.program(program).test_run(_CONTEXT.pack(ifindex), frame)
+        return done.retval - (done.retval >> 31 << 32), done.data
 
     def close(self) -> None:
         """Close what was opened."""

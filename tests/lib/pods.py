@@ -6,15 +6,19 @@ made by the test's own thread, which visits the namespace for that moment; they 
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import os
 import socket
+import struct
 from socket import AF_INET, AF_INET6
 from collections.abc import Iterator
 
 from svcctl.host.netns import Netns
 from tests.lib.world import CLONE_NEWNET, _check, _libc, _loopback_up, sh
 
+SIOCETHTOOL = 0x8946
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
 
 
@@ -77,9 +81,26 @@ class Pod:
             one.listen(128)
         return one
 
+    def offloads(self, on: bool) -> None:
+        """Switch checksum and segmentation offloads of both ends."""
+        _offloads(self.device, on)
+        with self.inside():
+            _offloads("eth0", on)
+
     def close(self) -> None:
         """Let the namespace go, and the veth with it."""
         self.netns.close()
+
+
+def _offloads(device: str, on: bool) -> None:
+    # enum of linux/ethtool.h: segmentation goes before what it rests on, and comes after it.
+    rx, tx, tso, gso, gro = 0x15, 0x17, 0x1F, 0x24, 0x2C
+    with socket.socket(AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for command in (rx, tx, tso, gso, gro) if on else (gro, gso, tso, tx, rx):
+            value = array.array("I", [command, int(on)])
+            request = struct.pack("16sP", device.encode(), value.buffer_info()[0])
+            with contextlib.suppress(OSError):  # gone with what it rests on
+                fcntl.ioctl(any_socket, SIOCETHTOOL, request + bytes(16))
 
 
 def batch(*commands: str) -> None:
