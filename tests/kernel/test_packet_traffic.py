@@ -178,7 +178,7 @@ def test_nobody_there(cluster: Cluster, family: int) -> None:
         with pytest.raises(ConnectionRefusedError):
             one.recv(16)
     assert cluster.path.drops("no_backend") == 2
-    svc("service", "set", f"web{family}", "--verdict", "drop")
+    svc("service", "set", f"web{family}", "--drop")
     with client.socket("tcp", family) as one:
         one.settimeout(0.3)
         with pytest.raises(TimeoutError):
@@ -202,6 +202,7 @@ def test_backend_that_leaves(cluster: Cluster, family: int) -> None:
     ):
         stream.connect((vip, 80))
         server, _ = tcp.accept()
+        server.settimeout(30)
         datagrams.connect((vip, 80))
         datagrams.send(b"1")
         assert udp.recvfrom(16)[0] == b"1"
