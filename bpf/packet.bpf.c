@@ -122,12 +122,17 @@ static __always_inline void freshen(struct __sk_buff *skb,
 }
 
 /* What a packet that came on says of its flow. */
-static __always_inline void note(const struct packet *p,
+static __always_inline void note(const struct svc_packet_config *conf,
+				 const struct packet *p,
 				 const struct svc_flow *flow,
 				 struct svc_flow *entry, int half, __u64 now)
 {
-	if (now - entry->seen_ns > SEEN_GRAIN)
+	if (now - entry->seen_ns > SEEN_GRAIN) {
 		entry->seen_ns = now;
+		/* Traffic that has gone on for so long: it was no end. */
+		if (is_idle(entry->reset_ns, now, conf->after_reset_ms * MS))
+			entry->reset_ns = 0;
+	}
 	if (p->fragment == FRAGMENT_LATER)
 		return;
 	if (p->tcp & (TCP_FIN | TCP_RST) ||
@@ -260,7 +265,7 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 	case MET_GO_ON:
 		break;
 	}
-	note(&p, &flow, entry, half, now);
+	note(conf, &p, &flow, entry, half, now);
 	if (hook == TO_WORKLOAD)
 		return rewrite(skb, &p, &flow, p.ttl) ?
 			       drop(SVC_DROP_NO_WRITE) :

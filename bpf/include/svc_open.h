@@ -226,6 +226,10 @@ static __always_inline int remember_flow(const struct svc_packet_config *conf,
 		return problem;
 	s->flow.check = flow_check(&p->key, &s->flow);
 	failed = bpf_map_update_elem(&halfopen, &p->key, &s->flow, BPF_NOEXIST);
+	entry = failed ? READ_FLOW(halfopen, &p->key, &s->old) : 0;
+	if (failed && !entry)
+		failed = bpf_map_update_elem(&halfopen, &p->key, &s->flow,
+					     BPF_ANY);
 	if (!failed) {
 		__sync_fetch_and_add(&chosen->stats->connections, 1);
 		if (chosen->by == BY_AFFINITY)
@@ -234,7 +238,6 @@ static __always_inline int remember_flow(const struct svc_packet_config *conf,
 		count_event(SVC_PACKET_OPENED);
 		return 0;
 	}
-	entry = READ_FLOW(halfopen, &p->key, &s->old);
 	if (!entry) {
 		bpf_map_delete_elem(&halfopen, &s->reverse);
 		return SVC_DROP_NO_FLOW;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from socket import AF_INET, AF_INET6, inet_pton
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Any
 
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
@@ -13,7 +13,7 @@ from scapy.packet import Packet, Raw
 
 __all__ = [
     "ICMP", "IP", "TCP", "UDP", "Dot1Q", "Ether", "ICMPv6DestUnreach", "ICMPv6PacketTooBig", "IPOption_NOP",
-    "IPv6", "IPv6ExtHdrHopByHop", "Packet", "Raw", "check", "ether", "flow", "read",
+    "IPv6", "IPv6ExtHdrHopByHop", "Packet", "Raw", "addresses", "check", "ether", "flow", "mapped", "read",
 ]  # fmt: skip
 
 CLIENT_MAC, HOST_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
@@ -43,6 +43,13 @@ def flow(
 def read(frame: bytes) -> Packet:
     """A frame, dissected."""
     return Ether(frame)
+
+
+def addresses(frame: bytes) -> tuple[str, str]:
+    """Source and destination of the IP header."""
+    if frame[12:14] == b"\x08\0":
+        return inet_ntop(AF_INET, frame[26:30]), inet_ntop(AF_INET, frame[30:34])
+    return inet_ntop(AF_INET6, frame[22:38]), inet_ntop(AF_INET6, frame[38:54])
 
 
 def _sum(data: bytes) -> int:

@@ -1,0 +1,416 @@
+"""Flows as the program keeps them, by BPF_PROG_TEST_RUN: what makes one, what ends one, what is never forgotten."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from svcctl.bpf.map import Map
+from svcctl.maps import enums, packet_codec
+from svcctl.maps.layouts import U32
+from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, FlowKey, FlowValue
+from svcctl.model.conntrack import Timeouts, expired, idle_limit_ms
+from svcctl.model.constants import TCP, UDP
+from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
+from tests.lib.flow_table import ROWS, Row
+from tests.lib.frames import Packet, addresses, check, flow, mapped, read
+from tests.lib.frames import TCP as TCPLayer
+from tests.lib.packet_path import DROP, PASS, REDIRECT, PacketPath, packet_path, serviced
+from tests.lib.svc import svc
+from tests.lib.world import World
+
+CLIENT, BACKEND, OTHER = "10.244.0.1", "10.244.0.2", "10.244.0.3"
+CLIENT6, BACKEND6 = "fd00:244::1", "fd00:244::2"
+LONG = os.environ.get("SVCCTL_LONG") == "1"
+
+
+class Lab:
+    """A service of one backend in each family, and packets of one client to and fro."""
+
+    def __init__(self, made: Balanced, path: PacketPath) -> None:
+        self.made, self.path = made, path
+        made.add("web", f"{VIP}:80/tcp", f"{VIP}:80/udp", backends=[f"{BACKEND}:8080"])
+        made.add("web6", f"[{VIP6}]:80/tcp", f"[{VIP6}]:80/udp", backends=[f"[{BACKEND6}]:8080"])
+
+    def out(self, kind: str = "tcp", port: int = 5000, client: str = CLIENT, vip: str = VIP, **tcp: Any) -> Sent:
+        """A packet from the client to the service."""
+        frame = flow(kind, client, port, vip, 80, b"request", **(tcp or ({"flags": "A"} if kind == "tcp" else {})))
+        return Sent(*self.path.run("from_workload", frame), frame)
+
+    def back(
+        self, kind: str = "tcp", port: int = 5000, backend: str = BACKEND, client: str = CLIENT, **tcp: Any
+    ) -> Sent:
+        """A packet from a backend, on its way out to the client."""
+        frame = flow(kind, backend, 8080, client, port, b"answer", **(tcp or ({"flags": "A"} if kind == "tcp" else {})))
+        return Sent(*self.path.run("to_workload", frame), frame)
+
+    def connect(self, port: int = 5000) -> None:
+        """A handshake: the flow is answered after it."""
+        assert self.out(port=port, flags="S", seq=100).destination == BACKEND
+        assert self.back(port=port, flags="SA", seq=500, ack=101).source == VIP
+        assert self.out(port=port, flags="A", seq=101, ack=501).destination == BACKEND
+
+
+class Sent:
+    """What became of a packet."""
+
+    def __init__(self, verdict: int, frame: bytes, before: bytes) -> None:
+        self.verdict, self.frame, self.untouched = verdict, frame, frame == before
+        check(frame)
+        self.source, self.destination = addresses(frame)
+
+    @property
+    def packet(self) -> Packet:
+        """Dissected."""
+        return read(self.frame)
+
+
+@pytest.fixture
+def lab(world: World) -> Iterator[Lab]:
+    with serviced(world, *SMALL) as made, packet_path(made.state_dir) as path:
+        yield Lab(made, path)
+
+
+def key(kind: int, reply: bool = False, port: int = 5000) -> FlowKey:
+    if reply:
+        return FlowKey(mapped(BACKEND), mapped(CLIENT), 8080, port, kind, bytes(3))
+    return FlowKey(mapped(CLIENT), mapped(VIP), port, 80, kind, bytes(3))
+
+
+def rewrite(path: PacketPath, table: str, where: FlowKey, **fields: Any) -> None:
+    """Change an entry."""
+    packed = FLOW_KEY.pack(where)
+    data = path.map(table).lookup(packed)
+    assert data is not None
+    path.map(table).update(packed, FLOW.pack(FLOW.unpack(data)._replace(**fields)))
+
+
+@pytest.mark.parametrize(
+    ("client", "vip", "backend"), [(CLIENT, VIP, BACKEND), (CLIENT6, VIP6, BACKEND6)], ids=["v4", "v6"]
+)
+def test_entries(lab: Lab, client: str, vip: str, backend: str) -> None:
+    """Half open until the client answers the answer, then in `flows`; both directions with all that they need."""
+    for kind, protocol in (("tcp", TCP), ("udp", UDP)):
+        there = FlowKey(mapped(client), mapped(vip), 5000, 80, protocol, bytes(3))
+        back = FlowKey(mapped(backend), mapped(client), 8080, 5000, protocol, bytes(3))
+        is_tcp = kind == "tcp"
+        sent = lab.out(kind, client=client, vip=vip, **({"flags": "S", "seq": 100} if is_tcp else {}))
+        assert (sent.verdict, sent.source, sent.destination) == (PASS, client, backend)
+        assert lab.path.table("halfopen").keys() == {there, back}
+        for where, value in lab.path.table("halfopen").items():
+            assert packet_codec.is_whole(where, value)
+            assert packet_codec.other_key(where, value) == (back if where == there else there)
+        sent = lab.back(kind, backend=backend, client=client, **({"flags": "SA", "seq": 7, "ack": 101} if is_tcp else {}))
+        assert (sent.verdict, sent.source, sent.destination) == (PASS, vip, client)
+        assert lab.path.table("flows") == {}
+        lab.out(kind, client=client, vip=vip, **({"flags": "A", "seq": 101, "ack": 8} if is_tcp else {}))
+        assert lab.path.table("flows").keys() == {there, back} == lab.path.flows().keys()
+        value = lab.path.flows()[there]
+        assert (value.destination, value.destination_port, value.kind) == (mapped(backend), 8080, 0)
+        assert packet_codec.other_value(there, value)._replace(seen=0, other=0) == lab.path.flows()[back]._replace(
+            created_ns=value.created_ns, seen_ns=value.seen_ns, block=value.block, sequence=value.sequence,
+            route=0, route_time=0, seen=0, other=0,
+        )  # fmt: skip
+        lab.path.forget()
+
+
+def test_syn_again_uses_the_entry(lab: Lab) -> None:
+    """However many backends there are now."""
+    assert lab.out(flags="S").destination == BACKEND
+    for n in range(3, 20):
+        svc("backend", "add", "web", f"10.244.0.{n}:8080")
+    assert {lab.out(flags="S").destination for _ in range(20)} == {BACKEND}
+    others = {lab.out(port=port, flags="S").destination for port in range(6000, 6300)}
+    assert len(others) == 18
+    assert lab.path.event("opened") == 301
+
+
+def test_what_nobody_opened_is_left_alone(lab: Lab) -> None:
+    """TCP in the middle of a connection, unless it is asked for: then it is reset."""
+    for flags in ("A", "PA", "F", "FA", "R", "RA", "SA", ""):
+        sent = lab.out(flags=flags)
+        assert (sent.verdict, sent.untouched) == (PASS, True), flags
+    lab.path.configure(flags=enums.PACKET_RESET_UNKNOWN)
+    sent = lab.out(flags="A", seq=1, ack=2)
+    assert (sent.verdict, sent.source, sent.packet[TCPLayer].flags, sent.packet[TCPLayer].seq) == (REDIRECT, VIP, "R", 2)
+    assert lab.out(flags="R").untouched
+    assert lab.path.flows() == {}
+
+
+@pytest.mark.parametrize("ends", ["FF", "R", "r"])
+def test_syn_on_a_closed_connection_is_a_new_one(lab: Lab, ends: str) -> None:
+    """Both FINs or a RST; with one FIN, or none, it goes where the connection is."""
+    lab.connect()
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    svc("backend", "drain", "web", f"{BACKEND}:8080")
+    assert lab.out(flags="S", seq=900).destination == BACKEND
+    if ends == "FF":
+        lab.out(flags="FA")
+        assert lab.out(flags="S", seq=900).destination == BACKEND
+        lab.back(flags="FA")
+    elif ends == "R":
+        lab.out(flags="R")
+    else:
+        lab.back(flags="R")
+    assert lab.out(flags="S", seq=900).destination == OTHER
+    assert lab.path.event("recycled") == 1
+    assert len(lab.path.flows()) == 2
+
+
+def test_traffic_after_a_reset(lab: Lab) -> None:
+    """A RST that somebody did not believe: the flow goes on, for a shorter time, and longer once it has proved to live."""
+    lab.connect()
+    lab.out(flags="R")
+    assert lab.path.flows()[key(TCP)].seen & enums.SEEN_RST
+    assert lab.path.flows()[key(TCP, reply=True)].other & enums.SEEN_RST
+    lab.back(flags="A")
+    for value in lab.path.flows().values():
+        assert not (value.seen | value.other) & enums.SEEN_RST
+        assert value.reset_ns
+    for where in (key(TCP), key(TCP, reply=True)):
+        rewrite(lab.path, "flows", where, reset_ns=time.monotonic_ns() - 121 * 10**9)
+    lab.out(flags="A")
+    lab.back(flags="A")
+    assert [value.reset_ns for value in lab.path.flows().values()] == [0, 0]
+
+
+def test_expiry_is_the_models(lab: Lab) -> None:
+    """Each row of the table, either way round: alive just before its time, a new flow just after; times as configured."""
+    for row in ROWS:
+        for swapped in (False, True):
+            _expires_as_the_model_says(lab, row, swapped)
+
+
+def _expires_as_the_model_says(lab: Lab, row: Row, swapped: bool) -> None:
+    path, times = lab.path, Timeouts(2_000_000, 3_000_000, 4_000_000, 5_000_000, 6_000_000, 7_000_000)
+    path.configure(times)
+    table = "flows" if row.answered else "halfopen"
+    seen, other = (row.other, row.seen) if swapped else (row.seen, row.other)
+    limit = idle_limit_ms(
+        times, row.protocol, seen=seen, other=other, answered=row.answered, was_reset=row.was_reset,
+        one_sided=row.one_sided,
+    )  # fmt: skip
+    young, old = limit - 60_000, limit + 60_000
+    for ages in ((young, old), (old, young), (old, old), (old,), (young,)):
+        path.forget()
+        now = time.monotonic_ns()
+        times_ns = [now - age * 10**6 for age in ages]
+        for (where, value), seen_ns in zip(entries(row, seen, other), times_ns, strict=False):
+            value = value._replace(seen_ns=seen_ns, reset_ns=now if row.was_reset else 0)
+            path.map(table).update(FLOW_KEY.pack(where), FLOW.pack(value))
+        over = expired(limit, now, *times_ns)
+        before = path.event("expired")
+        lab.out("udp" if row.protocol == UDP else "tcp")
+        assert path.event("expired") - before == over, (row, ages, swapped)
+
+
+def entries(row: Row, seen: int, other: int) -> list[tuple[FlowKey, FlowValue]]:
+    """Both entries of a flow in a state, as if the backend was still there."""
+    kind = enums.FLOW_ONE_SIDED if row.one_sided else 0
+    block = 1
+    where = key(row.protocol)
+    value = packet_codec.with_check(
+        where,
+        FlowValue(mapped(CLIENT), mapped(BACKEND), 5000, 8080, kind, 1, 1, 1, 0, 0, 0, 0, block, 0, 0, 0, seen, other, bytes(6)),
+    )  # fmt: skip
+    return [(where, value), (packet_codec.other_key(where, value), packet_codec.other_value(where, value))]
+
+
+def test_a_flood_evicts_only_its_like(world: World) -> None:
+    """Connections that are idle stay, however many SYNs from nowhere come; answered or not."""
+    flood = 1_000_000 if LONG else 30_000
+    with serviced(world, *SMALL) as made, packet_path(made.state_dir, 4096, 4096) as path:
+        lab = Lab(made, path)
+        idle = range(2000, 3000)
+        for port in idle:
+            lab.connect(port)
+        kept = path.table("flows")
+        assert len(kept) == 2000
+        program, frame = path.program("from_workload"), bytearray(flow("tcp", CLIENT, 1, VIP, 80, flags="S"))
+        answer = bytearray(flow("tcp", BACKEND, 8080, CLIENT, 1, flags="SA"))
+        for n in range(flood):
+            struct.pack_into("!I", frame, 26, 0x0B000000 + n)  # checksums are not looked at
+            program.test_run(b"", bytes(frame))
+            if n % 10 == 0:
+                struct.pack_into("!I", answer, 30, 0x0B000000 + n)
+                path.program("to_workload").test_run(b"", bytes(answer))
+        assert path.event("opened") == flood + len(idle)
+        assert path.table("flows").keys() == kept.keys()
+        for port in idle:
+            assert lab.out(port=port).destination == BACKEND
+
+
+def test_an_acknowledgement_must_fit(lab: Lab) -> None:
+    """Who has not seen the answer cannot make a flow answered."""
+    lab.out(flags="S", seq=100)
+    lab.out(flags="A", seq=101, ack=501)
+    assert lab.path.table("flows") == {}
+    lab.back(flags="SA", seq=500, ack=101)
+    for wrong in (500, 0, 500 + (1 << 21), 1 << 31):
+        assert lab.out(flags="A", seq=101, ack=wrong).destination == BACKEND
+        assert lab.path.table("flows") == {}
+    lab.out(flags="PA", seq=101, ack=700)
+    assert len(lab.path.table("flows")) == 2
+
+
+@pytest.mark.parametrize("lost", ["there", "back"])
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_one_direction_evicted(lab: Lab, lost: str, kind: str) -> None:
+    """The other one makes it anew."""
+    protocol = TCP if kind == "tcp" else UDP
+    if kind == "tcp":
+        lab.connect()
+    else:
+        lab.out(kind)
+        lab.back(kind)
+        lab.out(kind)
+    before = lab.path.table("flows")
+    for table in ("flows", "halfopen"):
+        lab.path.map(table).delete(FLOW_KEY.pack(key(protocol, reply=lost == "back")))
+    for where in lab.path.table("flows"):
+        rewrite(lab.path, "flows", where, route_time=0)
+    if lost == "back":
+        lab.out(kind)
+    else:
+        frame = flow(kind, BACKEND, 8080, CLIENT, 5000, b"x", **({"flags": "A"} if kind == "tcp" else {}))
+        assert lab.path.run("from_workload", frame)[0] == PASS
+    after = lab.path.table("flows")
+    assert after.keys() == before.keys()
+    for where, value in after.items():
+        assert packet_codec.is_whole(where, value)
+        assert value[:8] == before[where][:8]
+    assert lab.path.event("healed") == 1
+
+
+def test_an_entry_that_is_not_whole_is_not_there(lab: Lab) -> None:
+    """The kernel gives elements to other keys while they are read; nothing of another flow is believed."""
+    lab.connect()
+    for table in ("flows", "halfopen"):
+        rewrite(lab.path, table, key(TCP), destination=mapped("10.244.0.99"))
+    assert lab.out(flags="A").untouched
+    assert lab.out(flags="S").destination == BACKEND
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_backend_gone(lab: Lab, kept: bool) -> None:
+    """TCP is told by a RST, of a half-open one the SYN goes elsewhere; UDP goes elsewhere; or TCP is left alone."""
+    lab.path.configure(flags=enums.PACKET_KEEP if kept else 0)
+    lab.connect()
+    lab.out(port=5001, flags="S")
+    lab.out("udp")
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    svc("backend", "delete", "web", f"{BACKEND}:8080")
+    assert lab.out("udp").destination == OTHER
+    assert lab.out(port=5001, flags="S").destination == OTHER
+    sent = lab.out(flags="PA", seq=200, ack=700)
+    if kept:
+        assert (sent.verdict, sent.destination) == (PASS, BACKEND)
+        return
+    tcp = sent.packet[TCPLayer]
+    assert (sent.verdict, sent.source, sent.destination, tcp.flags, tcp.seq) == (REDIRECT, VIP, CLIENT, "R", 700)
+    assert lab.out(flags="R").verdict == DROP
+    assert lab.out(flags="S").destination == OTHER
+    assert lab.path.drops("backend_gone") == 2
+
+
+def test_reset_by_command(lab: Lab) -> None:
+    """A bit in the client's entry: its next packet is answered by a RST."""
+    lab.connect()
+    rewrite(lab.path, "flows", key(TCP), seen=enums.SEEN_RESET)
+    sent = lab.out(flags="PA", seq=200, ack=700)
+    assert (sent.verdict, sent.packet[TCPLayer].flags) == (REDIRECT, "R")
+
+
+def test_no_port_left(lab: Lab) -> None:
+    """Two services, one backend, one client port: another port, from the range; none: refused and counted."""
+    lab.made.add("two", "10.96.0.22:80/tcp", backends=[f"{BACKEND}:8080"])
+    lab.path.configure(ports=(22222, 1))
+    lab.out(flags="S")
+    sent = lab.out(vip="10.96.0.22", flags="S")
+    assert sent.packet[TCPLayer].sport == 22222
+    assert lab.out(vip="10.96.0.22", flags="S").packet[TCPLayer].sport == 22222
+    back = lab.back(port=22222, flags="SA", seq=1)
+    assert (back.source, back.packet[TCPLayer].dport) == ("10.96.0.22", 5000)
+    back = lab.back(flags="SA", seq=1)
+    assert (back.source, back.packet[TCPLayer].dport) == (VIP, 5000)
+    lab.made.add("three", "10.96.0.23:80/tcp", backends=[f"{BACKEND}:8080"])
+    assert lab.out(vip="10.96.0.23", flags="S").verdict == DROP
+    lab.path.configure(ports=(0, 0))
+    assert lab.out(vip="10.96.0.23", flags="S").verdict == DROP
+    assert lab.path.drops("no_port") == 2
+    lab.path.configure()
+    assert 20000 <= lab.out(vip="10.96.0.23", flags="S").packet[TCPLayer].sport < 30000
+
+
+def test_source_ranges(lab: Lab) -> None:
+    """Of a frontend that is filtered, only sources in its block's ranges are served."""
+    from svcctl.maps.packet_layouts import RANGE_KEY, RangeKey
+    from svcctl.maps.service_codec import frontend_word
+    from svcctl.maps.service_layouts import BLOCK, CURRENT, FRONTEND_KEY, FrontendKey
+
+    word = FRONTEND_KEY.pack(FrontendKey(mapped(VIP), 80, TCP))
+    lane = 1
+    lab.path.map("frontends").update(word, frontend_word(word, lane, enums.FRONTEND_FILTERED))
+    assert lab.out(flags="S").verdict == DROP
+    current = CURRENT.unpack(lab.path.map("current").lookup(U32.pack(lane)) or b"")
+    block = BLOCK.unpack(lab.path.map("blocks").lookup(U32.pack(current.cluster)) or b"")
+    lab.path.map("blocks").update(U32.pack(current.cluster), BLOCK.pack(block._replace(ranges=7)))
+    assert lab.out(flags="S").verdict == DROP
+    lab.path.map("source_ranges").update(RANGE_KEY.pack(RangeKey(32 + 96 + 24, 7, mapped("10.244.0.0"))), U32.pack(1))
+    assert lab.out(flags="S").destination == BACKEND
+    assert lab.out(client="10.244.1.1", flags="S").verdict == DROP
+    assert lab.path.drops("filtered") == 3
+
+
+def test_blocked_ports_of_a_service_address(lab: Lab) -> None:
+    """All other ports of such an address are refused at once, and what is in the middle of a connection is not."""
+    lab.made.add("all", "10.96.0.30:80/tcp", backends=[f"{BACKEND}:8080"], block=True)
+    for port, flags, verdict in ((81, "S", REDIRECT), (81, "A", PASS), (80, "S", PASS)):
+        frame = flow("tcp", CLIENT, 5000, "10.96.0.30", port, flags=flags)
+        assert lab.path.run("from_workload", frame)[0] == verdict
+    assert lab.path.run("from_workload", flow("udp", CLIENT, 5000, "10.96.0.30", 80))[0] == REDIRECT
+    assert lab.path.drops("blocked") == 2
+
+
+def test_affinity(lab: Lab) -> None:
+    """By client address, for as long as its backend is one of the service's."""
+    for n in range(3, 12):
+        svc("backend", "add", "web", f"10.244.0.{n}:8080")
+    svc("service", "set", "web", "--affinity", "600")
+    for client in (CLIENT, "10.244.7.7"):
+        first = lab.out(client=client, port=6000, flags="S").destination
+        assert {lab.out(client=client, port=port, flags="S").destination for port in range(6001, 6030)} == {first}
+        svc("backend", "drain", "web", f"{first}:8080")
+        second = lab.out(client=client, port=6100, flags="S").destination
+        assert second != first
+        assert {lab.out(client=client, port=port, flags="S").destination for port in range(6101, 6130)} == {second}
+
+
+def test_digest_of_python_and_c(lab: Lab) -> None:
+    """For random entries, over all fields that count."""
+    rng = random.Random(1)
+    for _ in range(200):
+        where = FlowKey(rng.randbytes(16), rng.randbytes(16), rng.getrandbits(16), rng.getrandbits(16), TCP, bytes(3))
+        port = rng.randint(1024, 65535)
+        assert lab.out(port=port, client=f"10.1.{rng.randint(0, 255)}.{rng.randint(1, 254)}", flags="S").verdict == PASS
+        value = FLOW.unpack(rng.randbytes(FLOW.size))
+        assert packet_codec.is_whole(where, packet_codec.with_check(where, value))
+    for where, value in lab.path.flows().items():
+        assert packet_codec.is_whole(where, value)
+    assert len(lab.path.flows()) == 2 * lab.path.event("opened")
+
+
+def test_sizes_of_lru_maps(lab: Lab) -> None:
+    """Both are LRU maps in which one CPU can use all the room."""
+    for name in ("flows", "halfopen", "fragments"):
+        one = lab.path.map(name)
+        assert isinstance(one, Map)
+        assert (one.info.type, one.info.flags) == (9, 0)
+    assert socket.htons(1) != 0
