@@ -146,6 +146,17 @@ static __always_inline void note(const struct svc_packet_config *conf,
 	}
 }
 
+/* 0, or a verdict. */
+static __always_inline int translate(struct __sk_buff *skb, const struct packet *p,
+				     const struct svc_flow *flow, __u8 ttl)
+{
+	if (rewrite(skb, p, flow, ttl))
+		return drop(SVC_DROP_NO_WRITE);
+	if (p->fragment == FRAGMENT_LATER)
+		count_event(SVC_PACKET_FRAGMENTS);
+	return 0;
+}
+
 /* Translate and send on; at a hook where packets come in. */
 static __always_inline int forward(struct __sk_buff *skb, const struct packet *p,
 				   const struct svc_flow *flow, __u32 route)
@@ -161,10 +172,8 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 		return TC_ACT_UNSPEC;
 	if (route)
 		ttl--;
-	if (rewrite(skb, p, flow, ttl))
-		return drop(SVC_DROP_NO_WRITE);
-	if (p->fragment == FRAGMENT_LATER)
-		count_event(SVC_PACKET_FRAGMENTS);
+	if (translate(skb, p, flow, ttl))
+		return TC_ACT_SHOT;
 	return deliver(skb, route);
 }
 
@@ -267,9 +276,8 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 	}
 	note(conf, &p, &flow, entry, half, now);
 	if (hook == TO_WORKLOAD)
-		return rewrite(skb, &p, &flow, p.ttl) ?
-			       drop(SVC_DROP_NO_WRITE) :
-			       TC_ACT_UNSPEC;
+		return translate(skb, &p, &flow, p.ttl) ? TC_ACT_SHOT :
+							  TC_ACT_UNSPEC;
 	if (is_stale(entry, now))
 		freshen(skb, &p, &flow, entry, half, now);
 	return forward(skb, &p, &flow, entry->route);
