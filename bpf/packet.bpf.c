@@ -132,6 +132,13 @@ static __always_inline void note(const struct svc_packet_config *conf,
 		/* Traffic that has gone on for so long: it was no end. */
 		if (is_idle(entry->reset_ns, now, conf->after_reset_ms * MS))
 			entry->reset_ns = 0;
+		if (half || p->key.protocol == IPPROTO_UDP) {
+			struct svc_flow_key reverse;
+
+			other_key(&p->key, flow, &reverse);
+			mark_recent(&p->key, now);
+			mark_recent(&reverse, now);
+		}
 	}
 	if (p->fragment == FRAGMENT_LATER)
 		return;
@@ -177,30 +184,46 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 	return deliver(skb, route);
 }
 
-/* A packet without a flow that a workload sent. */
-static __always_inline int unknown(struct __sk_buff *skb,
-				   const struct svc_packet_config *conf,
-				   const struct packet *p)
+static __always_inline int opens_tcp(const struct packet *p)
+{
+	return (p->tcp & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
+	       p->fragment != FRAGMENT_LATER;
+}
+
+static __always_inline int is_frontend(const struct packet *p)
 {
 	struct svc_frontend_key key = {
 		.port = p->key.destination_port,
 		.protocol = p->key.protocol,
 	};
-	int opens = p->key.protocol == IPPROTO_UDP ||
-		    (p->tcp & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+
+	copy_address4(key.address, p->key.destination);
+	return bpf_map_lookup_elem(&frontends, &key) != 0;
+}
+
+/* It would open a flow, but to no frontend. */
+static __always_inline int nobodys(struct __sk_buff *skb, const struct packet *p)
+{
+	if (!is_blocked(p))
+		return TC_ACT_UNSPEC;
+	count_drop(SVC_DROP_BLOCKED);
+	count_event(SVC_PACKET_REJECTED);
+	bpf_tail_call(skb, &tails, SVC_TAIL_ANSWER);
+	return TC_ACT_SHOT;
+}
+
+/* A packet without a flow that a workload sent. */
+static __always_inline int unknown(struct __sk_buff *skb,
+				   const struct svc_packet_config *conf,
+				   const struct packet *p)
+{
+	int opens = p->key.protocol == IPPROTO_UDP || opens_tcp(p);
 
 	if (p->fragment == FRAGMENT_LATER ||
 	    (!opens && !(conf->flags & SVC_PACKET_RESET_UNKNOWN)))
 		return TC_ACT_UNSPEC;
-	copy_address4(key.address, p->key.destination);
-	if (!bpf_map_lookup_elem(&frontends, &key)) {
-		if (!opens || !is_blocked(p))
-			return TC_ACT_UNSPEC;
-		count_drop(SVC_DROP_BLOCKED);
-		count_event(SVC_PACKET_REJECTED);
-		bpf_tail_call(skb, &tails, SVC_TAIL_ANSWER);
-		return TC_ACT_SHOT;
-	}
+	if (!is_frontend(p))
+		return opens ? nobodys(skb, p) : TC_ACT_UNSPEC;
 	if (!opens) {
 		/* A RST is never answered, and a connection that was there
 		 * before us is not told from one that was forgotten. */
@@ -236,8 +259,8 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 	struct svc_packet_config *conf = packet_settings();
 	struct packet p = {};
 	struct svc_flow flow, *entry;
-	int kind = parse(skb, &p), half = 0;
-	__u64 now;
+	int kind = parse(skb, &p), half = 0, is_udp, recent;
+	__u64 now = 0;
 
 	if (kind == PACKET_OTHER || !conf)
 		return TC_ACT_UNSPEC;
@@ -248,20 +271,23 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 						      SVC_TAIL_ICMP_OUTSIDE);
 		return TC_ACT_UNSPEC;
 	}
-	now = bpf_ktime_get_ns();
-	if (p.fragment == FRAGMENT_FIRST)
-		remember_fragment(&p, now);
-	if (p.fragment == FRAGMENT_LATER && !recall_fragment(conf, &p, now))
+	if (p.fragment != FRAGMENT_NONE && !follow_fragment(conf, &p))
 		return TC_ACT_UNSPEC;
 
-	entry = READ_FLOW(flows, &p.key, &flow);
-	if (!entry) {
+	/* A new connection is a service's or nobody's. */
+	if (hook == FROM_WORKLOAD && opens_tcp(&p) && !is_frontend(&p))
+		return nobodys(skb, &p);
+	is_udp = p.key.protocol == IPPROTO_UDP;
+	recent = is_udp && may_be_recent(conf, &p.key);
+	entry = !is_udp || recent ? READ_FLOW(flows, &p.key, &flow) : 0;
+	if (!entry && (is_udp ? recent : may_be_recent(conf, &p.key))) {
 		half = 1;
 		entry = READ_FLOW(halfopen, &p.key, &flow);
 	}
 	if (!entry)
 		return hook == FROM_WORKLOAD ? unknown(skb, conf, &p) :
 					       TC_ACT_UNSPEC;
+	now = bpf_ktime_get_ns();
 	/* Elsewhere only answers are to be translated. */
 	if (hook != FROM_WORKLOAD && !(flow.kind & SVC_FLOW_REPLY))
 		return TC_ACT_UNSPEC;

@@ -42,11 +42,47 @@ static __always_inline __u32 flow_check(const struct svc_flow_key *key,
 	       32;
 }
 
-/* The part of a flow that never changes, read once. */
-union translation {
-	__u64 words[7];
-	struct svc_flow flow; /* up to `check` */
-};
+static __always_inline __u32 *filter_slot(const struct svc_flow_key *key)
+{
+	const __u64 *k = (const __u64 *)key;
+	__u32 slot = (k[0] * SVC_FLOW_CHECK_0 + k[1] * SVC_FLOW_CHECK_1 +
+		      k[2] * SVC_FLOW_CHECK_2 + k[3] * SVC_FLOW_CHECK_3 +
+		      k[4] * SVC_FLOW_CHECK_4) >>
+		     48;
+
+	return bpf_map_lookup_elem(&flow_filter, &slot);
+}
+
+static __always_inline void mark_recent(const struct svc_flow_key *key, __u64 now)
+{
+	__u32 *slot = filter_slot(key);
+
+	if (slot)
+		*slot = (now >> SVC_FILTER_TIME_SHIFT) + 1;
+}
+
+/* 0: there is none in `halfopen`, and of UDP none at all. */
+static __always_inline int may_be_recent(const struct svc_packet_config *conf,
+				       const struct svc_flow_key *key)
+{
+	__u32 *slot = filter_slot(key), used, ms = conf->syn_ms;
+	__u64 age;
+
+	if (!slot)
+		return 0;
+	used = *slot;
+	if (!used)
+		return 0;
+	if (ms < conf->udp_ms)
+		ms = conf->udp_ms;
+	if (ms < conf->reset_ms)
+		ms = conf->reset_ms;
+	if (ms < conf->fins_ms)
+		ms = conf->fins_ms;
+	age = (__u32)((bpf_ktime_get_ns() >> SVC_FILTER_TIME_SHIFT) + 1 - used);
+	/* Each time is rounded down: two units for that. */
+	return age <= (ms * MS >> SVC_FILTER_TIME_SHIFT) + 2;
+}
 
 /* 1 if the copy is whole: the element may be another's by now. */
 static __always_inline int copy_flow(const struct svc_flow_key *key,
@@ -313,6 +349,18 @@ static __always_inline int recall_fragment(const struct svc_packet_config *conf,
 		return 0;
 	p->key.source_port = first->source_port;
 	p->key.destination_port = first->destination_port;
+	return 1;
+}
+
+/* 0: a later fragment of nothing we know. */
+static __always_inline int follow_fragment(const struct svc_packet_config *conf,
+					   struct packet *p)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (p->fragment == FRAGMENT_LATER)
+		return recall_fragment(conf, p, now);
+	remember_fragment(p, now);
 	return 1;
 }
 

@@ -22,6 +22,18 @@ SVC_LRU(flows, struct svc_flow_key, struct svc_flow, SVC_DEFAULT_FLOWS * 2);
 SVC_LRU(halfopen, struct svc_flow_key, struct svc_flow, SVC_DEFAULT_FLOWS / 2);
 SVC_LRU(fragments, struct svc_fragment_key, struct svc_fragment, 8192);
 
+/*
+ * When an entry of `halfopen`, or of UDP in `flows`, whose key has this digest
+ * was last used, in 2^30 ns and never 0: most packets are of no flow, and a look
+ * here saves one there.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SVC_FILTER_SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} flow_filter SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

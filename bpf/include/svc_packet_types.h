@@ -178,4 +178,9 @@ enum svc_tail {
 
 #define SVC_ROUTE_SHIFT 28
 
+/* Of flow_filter, whose index is the highest 16 bits of the sum over a key's
+ * words alone. */
+#define SVC_FILTER_SLOTS 65536
+#define SVC_FILTER_TIME_SHIFT 30
+
 #endif

@@ -134,22 +134,46 @@ static __always_inline int same_address16(const __u8 *one, const __u8 *other)
 	return a[0] == b[0] && a[1] == b[1];
 }
 
-static __always_inline int parse_ports(struct __sk_buff *skb, struct packet *p)
+static __always_inline int parse_ports(struct packet *p,
+				       const struct tcp_header *l4)
 {
-	struct tcp_header tcp;
-
+	p->key.source_port = bpf_ntohs(l4->source_port);
+	p->key.destination_port = bpf_ntohs(l4->destination_port);
 	if (p->key.protocol == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, p->l4, &tcp, TCP_HEADER))
-			return PACKET_OTHER;
-		p->tcp = tcp.flags;
-		p->sequence = bpf_ntohl(tcp.sequence);
-		p->acknowledged = bpf_ntohl(tcp.acknowledged);
-	} else if (bpf_skb_load_bytes(skb, p->l4, &tcp, UDP_HEADER)) {
-		return PACKET_OTHER;
+		p->tcp = l4->flags;
+		p->sequence = bpf_ntohl(l4->sequence);
+		p->acknowledged = bpf_ntohl(l4->acknowledged);
 	}
-	p->key.source_port = bpf_ntohs(tcp.source_port);
-	p->key.destination_port = bpf_ntohs(tcp.destination_port);
 	return PACKET_FLOW;
+}
+
+/* The load itself: a compiler that keeps the value also for other uses makes a
+ * number of it, and the verifier then does not know what it is. */
+static __always_inline void *packet_end(struct __sk_buff *skb)
+{
+	void *end;
+
+	asm volatile("%0 = *(u32 *)(%1 + %2)"
+		     : "=r"(end)
+		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff,
+							data_end)));
+	return end;
+}
+
+/* `at` is where the header is if the packet is as most are. */
+static __always_inline int parse_transport(struct __sk_buff *skb,
+					   struct packet *p, void *at)
+{
+	struct tcp_header copy;
+	__u32 length = UDP_HEADER;
+
+	if (at && at + TCP_HEADER <= packet_end(skb))
+		return parse_ports(p, at);
+	if (p->key.protocol == IPPROTO_TCP)
+		length = TCP_HEADER;
+	if (bpf_skb_load_bytes(skb, p->l4, &copy, length))
+		return PACKET_OTHER;
+	return parse_ports(p, &copy);
 }
 
 static __always_inline int is_error4(__u8 type)
@@ -169,11 +193,11 @@ static __always_inline void *header(struct __sk_buff *skb, __u32 length)
 {
 	void *data = (void *)(long)skb->data;
 
-	if (data + length > (void *)(long)skb->data_end) {
+	if (data + length > packet_end(skb)) {
 		if (bpf_skb_pull_data(skb, length))
 			return 0;
 		data = (void *)(long)skb->data;
-		if (data + length > (void *)(long)skb->data_end)
+		if (data + length > packet_end(skb))
 			return 0;
 	}
 	return data;
@@ -205,7 +229,11 @@ static __always_inline int parse4(struct __sk_buff *skb, struct packet *p)
 		}
 		if (fragment & 0x2000)
 			p->fragment = FRAGMENT_FIRST;
-		return parse_ports(skb, p);
+		return parse_transport(
+			skb, p,
+			ip->version_length == 0x45 ?
+				data + ETH_HEADER + V4_HEADER :
+				0);
 	}
 	if (p->key.protocol != IPPROTO_ICMP || fragment & 0x3fff ||
 	    bpf_skb_load_bytes(skb, p->l4, &type, 1))
@@ -236,7 +264,8 @@ static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
 		    !((__u32 *)p->key.source)[1] &&
 		    ((__u32 *)p->key.source)[2] == bpf_htonl(0xffff))
 			return PACKET_OTHER;
-		return parse_ports(skb, p);
+		return parse_transport(skb, p,
+				       data + ETH_HEADER + V6_HEADER);
 	}
 	if (p->key.protocol != IPPROTO_ICMPV6 ||
 	    bpf_skb_load_bytes(skb, p->l4, &type, 1))

@@ -106,6 +106,7 @@ PACKET_MAPS = {
     "flows": MapShape(LRU_HASH, 40, 104),
     "halfopen": MapShape(LRU_HASH, 40, 104),
     "fragments": MapShape(LRU_HASH, 12, 16),
+    "flow_filter": MapShape(ARRAY, 4, 4),
     "devices": MapShape(HASH, 4, 8),
     "source_ranges": MapShape(LPM_TRIE, 24, 4),
     "packet_config": MapShape(ARRAY, 4, 128),

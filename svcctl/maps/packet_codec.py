@@ -23,6 +23,12 @@ def flow_check(key: FlowKey, value: FlowValue) -> int:
     return (total & _ALL_BITS) >> 32
 
 
+def filter_slot(key: FlowKey) -> int:
+    """Index of a key in `flow_filter`, which says when an entry of `halfopen` (of UDP: any) was used: else it is not found."""
+    words = _KEY_WORDS.unpack(FLOW_KEY.pack(key))
+    return (sum(word * factor for word, factor in zip(words, CHECK_FACTORS, strict=False)) & _ALL_BITS) >> 48
+
+
 def with_check(key: FlowKey, value: FlowValue) -> FlowValue:
     """The same entry with its digest."""
     return value._replace(check=flow_check(key, value))

@@ -10,6 +10,8 @@ from svcctl.maps.layouts import Layout
 from svcctl.record import Record
 
 ROUTE_SHIFT = 28
+FILTER_SLOTS, FILTER_TIME_SHIFT = 65_536, 30
+"""Entries of `flow_filter`, and the unit of its times: 2**30 ns."""
 ROUTE_TIME_SHIFT = 20
 """`route_time` counts units of 2**20 ns."""
 
@@ -114,6 +116,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "flows": (FLOW_KEY, FLOW),
     "halfopen": (FLOW_KEY, FLOW),
     "fragments": (FRAGMENT_KEY, FRAGMENT),
+    "flow_filter": (None, None),
     "devices": (None, DEVICE),
     "source_ranges": (RANGE_KEY, None),
     "packet_config": (None, PACKET_CONFIG),

@@ -175,7 +175,8 @@ def test_traffic_after_a_reset(lab: Lab) -> None:
         assert not (value.seen | value.other) & enums.SEEN_RST
         assert value.reset_ns
     for where in (key(TCP), key(TCP, reply=True)):
-        rewrite(lab.path, "flows", where, reset_ns=time.monotonic_ns() - 121 * 10**9)
+        now = time.monotonic_ns()
+        rewrite(lab.path, "flows", where, reset_ns=now - 121 * 10**9, seen_ns=now - 10**9)
     lab.out(flags="A")
     lab.back(flags="A")
     assert [value.reset_ns for value in lab.path.flows().values()] == [0, 0]
@@ -204,7 +205,7 @@ def _expires_as_the_model_says(lab: Lab, row: Row, swapped: bool) -> None:
         times_ns = [now - age * 10**6 for age in ages]
         for (where, value), seen_ns in zip(entries(row, seen, other), times_ns, strict=False):
             value = value._replace(seen_ns=seen_ns, reset_ns=now if row.was_reset else 0)
-            path.map(table).update(FLOW_KEY.pack(where), FLOW.pack(value))
+            path.put(table, where, value)
         over = expired(limit, now, *times_ns)
         before = path.event("expired")
         lab.out("udp" if row.protocol == UDP else "tcp")

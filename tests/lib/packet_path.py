@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from svcctl.bpf.object import Object
 from svcctl.bpf.program import Program
 from svcctl.maps import catalog, enums, packet_codec
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import DEVICE, FLOW, FLOW_KEY, PACKET_CONFIG, Device, FlowKey, FlowValue, PacketConfig
+from svcctl.maps.packet_layouts import DEVICE, FLOW, FLOW_KEY, FILTER_TIME_SHIFT, PACKET_CONFIG, Device, FlowKey, FlowValue, PacketConfig
 from svcctl.model.conntrack import Timeouts
 from tests.lib.balanced import Balanced, Farm, own_cgroup
 from tests.lib.pods import Pod
@@ -87,6 +88,12 @@ class PacketPath:
     def table(self, name: str) -> dict[FlowKey, FlowValue]:
         """`flows` or `halfopen`, as it is."""
         return {FLOW_KEY.unpack(key): FLOW.unpack(value) for key, value in self.map(name).items()}
+
+    def put(self, table: str, key: FlowKey, value: FlowValue) -> None:
+        """Write an entry, and to the filter that there is one."""
+        self.map(table).update(FLOW_KEY.pack(key), FLOW.pack(value))
+        unit = (time.monotonic_ns() >> FILTER_TIME_SHIFT) + 1
+        self.map("flow_filter").update(U32.pack(packet_codec.filter_slot(key)), U32.pack(unit))
 
     def forget(self) -> None:
         """Empty both flow maps."""
