@@ -39,16 +39,22 @@ class Lab:
         made.add("web", f"{VIP}:80/tcp", f"{VIP}:80/udp", backends=[f"{BACKEND}:8080"])
         made.add("web6", f"[{VIP6}]:80/tcp", f"[{VIP6}]:80/udp", backends=[f"[{BACKEND6}]:8080"])
 
-    def out(self, kind: str = "tcp", port: int = 5000, client: str = CLIENT, vip: str = VIP, **tcp: Any) -> Sent:
+    def out(
+        self, kind: str = "tcp", port: int = 5000, client: str = CLIENT, vip: str = VIP, **tcp: Any
+    ) -> Sent:
         """A packet from the client to the service."""
-        frame = flow(kind, client, port, vip, 80, b"request", **(tcp or ({"flags": "A"} if kind == "tcp" else {})))
+        frame = flow(
+            kind, client, port, vip, 80, b"request", **(tcp or ({"flags": "A"} if kind == "tcp" else {}))
+        )
         return Sent(*self.path.run("from_workload", frame), frame)
 
     def back(
         self, kind: str = "tcp", port: int = 5000, backend: str = BACKEND, client: str = CLIENT, **tcp: Any
     ) -> Sent:
         """A packet from a backend, on its way out to the client."""
-        frame = flow(kind, backend, 8080, client, port, b"answer", **(tcp or ({"flags": "A"} if kind == "tcp" else {})))
+        frame = flow(
+            kind, backend, 8080, client, port, b"answer", **(tcp or ({"flags": "A"} if kind == "tcp" else {}))
+        )
         return Sent(*self.path.run("to_workload", frame), frame)
 
     def connect(self, port: int = 5000) -> None:
@@ -107,7 +113,9 @@ def test_entries(lab: Lab, client: str, vip: str, backend: str) -> None:
         for where, value in lab.path.table("halfopen").items():
             assert packet_codec.is_whole(where, value)
             assert packet_codec.other_key(where, value) == (back if where == there else there)
-        sent = lab.back(kind, backend=backend, client=client, **({"flags": "SA", "seq": 7, "ack": 101} if is_tcp else {}))
+        sent = lab.back(
+            kind, backend=backend, client=client, **({"flags": "SA", "seq": 7, "ack": 101} if is_tcp else {})
+        )
         assert (sent.verdict, sent.source, sent.destination) == (PASS, vip, client)
         assert lab.path.table("flows") == {}
         lab.out(kind, client=client, vip=vip, **({"flags": "A", "seq": 101, "ack": 8} if is_tcp else {}))
@@ -139,7 +147,12 @@ def test_what_nobody_opened_is_left_alone(lab: Lab) -> None:
         assert (sent.verdict, sent.untouched) == (PASS, True), flags
     lab.path.configure(flags=enums.PACKET_RESET_UNKNOWN)
     sent = lab.out(flags="A", seq=1, ack=2)
-    assert (sent.verdict, sent.source, sent.packet[TCPLayer].flags, sent.packet[TCPLayer].seq) == (REDIRECT, VIP, "R", 2)
+    assert (sent.verdict, sent.source, sent.packet[TCPLayer].flags, sent.packet[TCPLayer].seq) == (
+        REDIRECT,
+        VIP,
+        "R",
+        2,
+    )
     assert lab.out(flags="R").untouched
     assert lab.path.flows() == {}
 
@@ -315,7 +328,13 @@ def test_backend_gone(lab: Lab, kept: bool) -> None:
         assert (sent.verdict, sent.destination) == (PASS, BACKEND)
         return
     tcp = sent.packet[TCPLayer]
-    assert (sent.verdict, sent.source, sent.destination, tcp.flags, tcp.seq) == (REDIRECT, VIP, CLIENT, "R", 700)
+    assert (sent.verdict, sent.source, sent.destination, tcp.flags, tcp.seq) == (
+        REDIRECT,
+        VIP,
+        CLIENT,
+        "R",
+        700,
+    )
     assert lab.out(flags="R").verdict == DROP
     assert lab.out(flags="S").destination == OTHER
     assert lab.path.drops("backend_gone") == 2
@@ -364,7 +383,9 @@ def test_source_ranges(lab: Lab) -> None:
     block = BLOCK.unpack(lab.path.map("blocks").lookup(U32.pack(current.cluster)) or b"")
     lab.path.map("blocks").update(U32.pack(current.cluster), BLOCK.pack(block._replace(ranges=7)))
     assert lab.out(flags="S").verdict == DROP
-    lab.path.map("source_ranges").update(RANGE_KEY.pack(RangeKey(32 + 96 + 24, 7, mapped("10.244.0.0"))), U32.pack(1))
+    lab.path.map("source_ranges").update(
+        RANGE_KEY.pack(RangeKey(32 + 96 + 24, 7, mapped("10.244.0.0"))), U32.pack(1)
+    )
     assert lab.out(flags="S").destination == BACKEND
     assert lab.out(client="10.244.1.1", flags="S").verdict == DROP
     assert lab.path.drops("filtered") == 3
@@ -387,20 +408,29 @@ def test_affinity(lab: Lab) -> None:
     svc("service", "set", "web", "--affinity", "600")
     for client in (CLIENT, "10.244.7.7"):
         first = lab.out(client=client, port=6000, flags="S").destination
-        assert {lab.out(client=client, port=port, flags="S").destination for port in range(6001, 6030)} == {first}
+        assert {lab.out(client=client, port=port, flags="S").destination for port in range(6001, 6030)} == {
+            first
+        }
         svc("backend", "drain", "web", f"{first}:8080")
         second = lab.out(client=client, port=6100, flags="S").destination
         assert second != first
-        assert {lab.out(client=client, port=port, flags="S").destination for port in range(6101, 6130)} == {second}
+        assert {lab.out(client=client, port=port, flags="S").destination for port in range(6101, 6130)} == {
+            second
+        }
 
 
 def test_digest_of_python_and_c(lab: Lab) -> None:
     """For random entries, over all fields that count."""
     rng = random.Random(1)
     for _ in range(200):
-        where = FlowKey(rng.randbytes(16), rng.randbytes(16), rng.getrandbits(16), rng.getrandbits(16), TCP, bytes(3))
+        where = FlowKey(
+            rng.randbytes(16), rng.randbytes(16), rng.getrandbits(16), rng.getrandbits(16), TCP, bytes(3)
+        )
         port = rng.randint(1024, 65535)
-        assert lab.out(port=port, client=f"10.1.{rng.randint(0, 255)}.{rng.randint(1, 254)}", flags="S").verdict == PASS
+        assert (
+            lab.out(port=port, client=f"10.1.{rng.randint(0, 255)}.{rng.randint(1, 254)}", flags="S").verdict
+            == PASS
+        )
         value = FLOW.unpack(rng.randbytes(FLOW.size))
         assert packet_codec.is_whole(where, packet_codec.with_check(where, value))
     for where, value in lab.path.flows().items():

@@ -65,13 +65,21 @@ def test_errors(path: PacketPath, kind: type[Packet], short: bool, options: bool
         open_flow(path, kind, family)
 
         def inner(source: str, sport: int, destination: str, dport: int, v: int = family) -> Raw:
-            ip = IP(src=source, dst=destination, options=extra) if v == 4 else IPv6(src=source, dst=destination)
+            ip = (
+                IP(src=source, dst=destination, options=extra)
+                if v == 4
+                else IPv6(src=source, dst=destination)
+            )
             whole = bytes(ip / kind(sport=sport, dport=dport) / Raw(b"y" * 30))
             return Raw(whole[: (28 + len(extra) if v == 4 else 48)] if short else whole)
 
         def error(source: str, destination: str, about: Raw, v: int = family) -> bytes:
             if v == 4:
-                return ether(IP(src=source, dst=destination, options=extra), ICMP(type=3, code=4, nexthopmtu=1300), about)
+                return ether(
+                    IP(src=source, dst=destination, options=extra),
+                    ICMP(type=3, code=4, nexthopmtu=1300),
+                    about,
+                )
             return ether(IPv6(src=source, dst=destination), ICMPv6PacketTooBig(mtu=1300), about)
 
         for source, seen_as in ((router, router), (backend, vip)):
@@ -120,7 +128,11 @@ def test_answers(path: PacketPath) -> None:
         for options in (False, True):
             for size in (0, 1, 7, 1000):
                 extra = [IPOption_NOP()] * 4 if options else []
-                ip = IP(src=client, dst=vip, options=extra, ttl=3) if family == 4 else IPv6(src=client, dst=vip)
+                ip = (
+                    IP(src=client, dst=vip, options=extra, ttl=3)
+                    if family == 4
+                    else IPv6(src=client, dst=vip)
+                )
                 segment = TCP(sport=5000, dport=80, seq=4294967290, flags="S", options=[("MSS", 1400)])
                 # A frame may be padded: the length is the IP header's.
                 frame = ether(ip / segment / Raw(bytes(size))) + bytes(6)
@@ -153,7 +165,9 @@ def test_a_narrow_way(world: World, family: int) -> None:
         batch(f"link set {backend.device} mtu 1300")
         vip = VIP if family == AF_INET else VIP6
         host = f"[{backend.own(family)}]" if family == AF_INET6 else backend.own(family)
-        made.add("web", f"[{vip}]:80/udp" if family == AF_INET6 else f"{vip}:80/udp", backends=[f"{host}:8080"])
+        made.add(
+            "web", f"[{vip}]:80/udp" if family == AF_INET6 else f"{vip}:80/udp", backends=[f"{host}:8080"]
+        )
         with backend.listen(8080, "udp", family) as server, client.socket("udp", family) as one:
             if family == AF_INET:
                 one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
@@ -198,7 +212,10 @@ def test_fragments_out_of_order(path: PacketPath) -> None:
 
     def piece(number: int, ident: int, last: bool = False) -> bytes:
         part = whole[number * 1000 : (number + 1) * 1000]
-        return ether(IP(src=CLIENT, dst=VIP, id=ident, frag=number * 125, flags=0 if last else "MF", proto=17), Raw(part))
+        return ether(
+            IP(src=CLIENT, dst=VIP, id=ident, frag=number * 125, flags=0 if last else "MF", proto=17),
+            Raw(part),
+        )
 
     late = piece(1, 7)
     assert path.run("from_workload", late) == (PASS, late)

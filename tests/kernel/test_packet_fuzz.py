@@ -43,7 +43,10 @@ class Maker:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         own = lambda text: mapped(text)[12:] if ":" not in text else mapped(text)  # noqa: E731
-        self.clients = {4: [own(f"10.244.0.{n}") for n in range(1, 6)], 6: [own(f"fd00:244::{n}") for n in range(1, 6)]}
+        self.clients = {
+            4: [own(f"10.244.0.{n}") for n in range(1, 6)],
+            6: [own(f"fd00:244::{n}") for n in range(1, 6)],
+        }
         self.vips = {
             4: [own(f"10.96.0.{n}") for n in (1, 2, 3, 4, 5)],
             6: [own(f"fd96::{n}") for n in (1, 2, 3, 4, 5)],
@@ -82,9 +85,16 @@ class Maker:
             return other, client, 8080, port
         if pick < 0.92:
             return client, other, port, 8080
-        return rng.choice((client, vip)), rng.choice((vip, rng.randbytes(len(vip)))), rng.getrandbits(16), port
+        return (
+            rng.choice((client, vip)),
+            rng.choice((vip, rng.randbytes(len(vip)))),
+            rng.getrandbits(16),
+            port,
+        )
 
-    def ip(self, family: int, source: bytes, destination: bytes, sport: int, dport: int, protocol: int) -> bytes:
+    def ip(
+        self, family: int, source: bytes, destination: bytes, sport: int, dport: int, protocol: int
+    ) -> bytes:
         rng, payload = self.rng, self.rng.randbytes(self.rng.choice((0, 1, 5, 40)))
         if protocol == 6:
             flags = rng.choice((2, 2, 2, 0x12, 0x10, 0x10, 0x18, 0x11, 0x04, 0x14, rng.getrandbits(8)))
@@ -109,7 +119,9 @@ class Maker:
         options = bytes(4 * rng.choice((0, 0, 0, 1, 10)))
         fragment = rng.choice((0, 0, 0, 0x4000, 0x2000, 0x2010, 0x0020)) if rng.random() < 0.3 else 0
         length = 20 + len(options)
-        start = struct.pack("!BBHHHBB", 0x40 | length // 4, 0, length + len(rest), rng.choice((1, 2)), fragment, ttl, protocol)
+        start = struct.pack(
+            "!BBHHHBB", 0x40 | length // 4, 0, length + len(rest), rng.choice((1, 2)), fragment, ttl, protocol
+        )
         ends = source + destination + options
         return start + struct.pack("!H", checksum(start + bytes(2) + ends)) + ends + rest
 
@@ -132,7 +144,9 @@ class Maker:
             del data[rng.randint(14, len(data)) :]
         else:
             data += rng.randbytes(rng.randint(1, 20))
-        smallest = {V4: 34, V6: 54}.get(bytes(data[12:14]), 14)  # the kernel takes no shorter ones for a test run
+        smallest = {V4: 34, V6: 54}.get(
+            bytes(data[12:14]), 14
+        )  # the kernel takes no shorter ones for a test run
         return bytes(data) + bytes(max(0, smallest - len(data)))
 
 
@@ -174,7 +188,9 @@ def test_random_packets(world: World) -> None:
     with serviced(world, *SMALL) as made, packet_path(made.state_dir, 4096, 4096) as path:
         for family, host, vip in ((4, "10.244.0.{}", "10.96.0.{}"), (6, "[fd00:244::{}]", "[fd96::{}]")):
             backends = [host.format(n) + ":8080" for n in (1, 2, 3)]
-            for n, options in enumerate(({"backends": backends}, {"backends": backends, "affinity": 60}, {}, {"drop": True}), 1):
+            for n, options in enumerate(
+                ({"backends": backends}, {"backends": backends, "affinity": 60}, {}, {"drop": True}), 1
+            ):
                 fronts = [f"{vip.format(n)}:80/{protocol}" for protocol in ("tcp", "udp")]
                 made.add(f"s{family}-{n}", *fronts, **{"block": n == 2, **options} if n == 2 else options)  # type: ignore[arg-type]
         path.configure(flags=enums.PACKET_RESET_UNKNOWN)
@@ -202,6 +218,11 @@ def test_random_packets(world: World) -> None:
                 count = refused(path)
         assert path.drops("no_write") == 0
     # The table is walked through, not only its easy rows.
-    for row in (("from_workload", PASS, True), ("from_workload", DROP, False), ("from_workload", REDIRECT, True), ("to_workload", PASS, True)):
+    for row in (
+        ("from_workload", PASS, True),
+        ("from_workload", DROP, False),
+        ("from_workload", REDIRECT, True),
+        ("to_workload", PASS, True),
+    ):
         assert seen[row] > COUNT // 1000, seen
     assert not seen["from_outside", DROP, False] and not seen["from_outside", REDIRECT, True]

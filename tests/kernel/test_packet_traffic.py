@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from socket import AF_INET, AF_INET6
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from svcctl.maps import enums
 from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
 from tests.lib.packet_path import PacketPath, packet_path, serviced
-from tests.lib.pods import Pod, batch, pods, setting
+from tests.lib.pods import Pod, batch, place, pods, setting
 from tests.lib.svc import svc
 from tests.lib.world import World
 
@@ -42,10 +42,6 @@ class Cluster:
             f"{name}{family}", place(vip, 80) + "/tcp", place(vip, 80) + "/udp", backends=backends, **options
         )
         return vip
-
-
-def place(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 @pytest.fixture
@@ -367,7 +363,6 @@ def test_what_is_not_ours_is_left_alone(cluster: Cluster) -> None:
     client, other, _ = cluster.pods
     cluster.attach()
     vip = cluster.service(AF_INET, place(other.address, 8080))
-    tries: list[Callable[[], None]] = []
     for family in FAMILIES.values():
         with other.listen(9000, "tcp", family) as tcp, client.socket("tcp", family) as one:
             one.connect((other.own(family), 9000))
@@ -376,7 +371,6 @@ def test_what_is_not_ours_is_left_alone(cluster: Cluster) -> None:
             with server:
                 server.settimeout(30)
                 conversation(one, server, 100_000)
-    assert tries == []
     assert cluster.path.flows() == {}
     with client.socket() as one:
         one.settimeout(1)

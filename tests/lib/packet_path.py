@@ -17,7 +17,17 @@ from svcctl.bpf.object import Object
 from svcctl.bpf.program import Program
 from svcctl.maps import catalog, enums, packet_codec
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import DEVICE, FLOW, FLOW_KEY, FILTER_TIME_SHIFT, PACKET_CONFIG, Device, FlowKey, FlowValue, PacketConfig
+from svcctl.maps.packet_layouts import (
+    DEVICE,
+    FLOW,
+    FLOW_KEY,
+    FILTER_TIME_SHIFT,
+    PACKET_CONFIG,
+    Device,
+    FlowKey,
+    FlowValue,
+    PacketConfig,
+)
 from svcctl.model.conntrack import Timeouts
 from tests.lib.balanced import Balanced, Farm, own_cgroup
 from tests.lib.pods import Pod
@@ -58,7 +68,9 @@ class PacketPath:
             self._programs[name] = self._loaded.program(name)
         return self._programs[name]
 
-    def configure(self, timeouts: Timeouts = Timeouts(), flags: int = 0, ports: tuple[int, int] = (20000, 10000)) -> None:
+    def configure(
+        self, timeouts: Timeouts = Timeouts(), flags: int = 0, ports: tuple[int, int] = (20000, 10000)
+    ) -> None:
         """Times in milliseconds, flags, and (first, count) of the ports for collisions."""
         value = PacketConfig(flags, *timeouts, *ports)
         self.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(value))

@@ -92,6 +92,11 @@ class Pod:
         self.netns.close()
 
 
+def place(address: str, port: int) -> str:
+    """`address:port`, as commands take it."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def _offloads(device: str, on: bool) -> None:
     # enum of linux/ethtool.h: segmentation goes before what it rests on, and comes after it.
     rx, tx, tso, gso, gro = 0x15, 0x17, 0x1F, 0x24, 0x2C

@@ -58,7 +58,15 @@ def test_two_hours_end_everything() -> None:
 
 @pytest.mark.parametrize(
     ("seen", "other", "closed"),
-    [(0, 0, False), (FIN, 0, False), (0, FIN, False), (FIN, FIN, True), (RST, 0, True), (0, RST, True), (FIN, RST, True)],
+    [
+        (0, 0, False),
+        (FIN, 0, False),
+        (0, FIN, False),
+        (FIN, FIN, True),
+        (RST, 0, True),
+        (0, RST, True),
+        (FIN, RST, True),
+    ],
 )
 def test_closed(seen: int, other: int, closed: bool) -> None:
     """What a SYN may follow as a new connection."""
