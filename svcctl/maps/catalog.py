@@ -114,7 +114,11 @@ PACKET_MAPS = {
     "packet_scratch": MapShape(PERCPU_ARRAY, 4, 432),
     "tails": MapShape(PROG_ARRAY, 4, 4),
 }
-"""Maps of the packet path alone. `tails` and `packet_scratch` mean nothing outside; `tails` belongs to its object: filled when that is loaded, never carried over."""
+"""Maps of the packet path alone.
+
+`tails` and `packet_scratch` mean nothing outside; `tails` belongs to its object: filled when that is loaded, never
+carried over. An entry of `halfopen` is found only if `flow_filter` says so: they go together.
+"""
 
 MAPS = STATE_MAPS | DISPATCH_MAPS | SERVICE_MAPS | PACKET_MAPS
 

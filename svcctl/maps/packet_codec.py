@@ -24,9 +24,10 @@ def flow_check(key: FlowKey, value: FlowValue) -> int:
 
 
 def filter_slot(key: FlowKey) -> int:
-    """Index of a key in `flow_filter`, which says when an entry of `halfopen` (of UDP: any) was used: else it is not found."""
+    """Index of a key in `flow_filter`. What it does not name as used lately is not looked for in `halfopen`."""
     words = _KEY_WORDS.unpack(FLOW_KEY.pack(key))
-    return (sum(word * factor for word, factor in zip(words, CHECK_FACTORS, strict=False)) & _ALL_BITS) >> 48
+    total: int = sum(word * factor for word, factor in zip(words, CHECK_FACTORS, strict=False))
+    return (total & _ALL_BITS) >> 48
 
 
 def with_check(key: FlowKey, value: FlowValue) -> FlowValue:

@@ -12,7 +12,19 @@ import pytest
 from svcctl.maps import enums
 from tests.lib.balanced import SMALL, VIP, VIP6
 from tests.lib.frames import (
-    ICMP, IP, TCP, UDP, ICMPv6DestUnreach, ICMPv6PacketTooBig, IPOption_NOP, IPv6, Packet, Raw, check, ether, read,
+    ICMP,
+    IP,
+    TCP,
+    UDP,
+    ICMPv6DestUnreach,
+    ICMPv6PacketTooBig,
+    IPOption_NOP,
+    IPv6,
+    Packet,
+    Raw,
+    check,
+    ether,
+    read,
 )  # fmt: skip
 from tests.lib.packet_path import PASS, REDIRECT, PacketPath, packet_path, serviced
 from tests.lib.pods import batch, pods

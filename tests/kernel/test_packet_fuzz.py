@@ -188,11 +188,15 @@ def test_random_packets(world: World) -> None:
     with serviced(world, *SMALL) as made, packet_path(made.state_dir, 4096, 4096) as path:
         for family, host, vip in ((4, "10.244.0.{}", "10.96.0.{}"), (6, "[fd00:244::{}]", "[fd96::{}]")):
             backends = [host.format(n) + ":8080" for n in (1, 2, 3)]
-            for n, options in enumerate(
-                ({"backends": backends}, {"backends": backends, "affinity": 60}, {}, {"drop": True}), 1
-            ):
+            kinds: tuple[dict[str, object], ...] = (
+                {"backends": backends},
+                {"backends": backends, "affinity": 60, "block": True},
+                {},
+                {"drop": True},
+            )
+            for n, options in enumerate(kinds, 1):
                 fronts = [f"{vip.format(n)}:80/{protocol}" for protocol in ("tcp", "udp")]
-                made.add(f"s{family}-{n}", *fronts, **{"block": n == 2, **options} if n == 2 else options)  # type: ignore[arg-type]
+                made.add(f"s{family}-{n}", *fronts, **options)
         path.configure(flags=enums.PACKET_RESET_UNKNOWN)
         count = 0
         for _ in range(COUNT):
@@ -225,4 +229,4 @@ def test_random_packets(world: World) -> None:
         ("to_workload", PASS, True),
     ):
         assert seen[row] > COUNT // 1000, seen
-    assert not seen["from_outside", DROP, False] and not seen["from_outside", REDIRECT, True]
+    assert not {row for row in seen if row[0] == "from_outside" and row[1] != PASS}

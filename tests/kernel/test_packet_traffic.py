@@ -20,7 +20,7 @@ from tests.lib.svc import svc
 from tests.lib.world import World
 
 FAMILIES = {"v4": AF_INET, "v6": AF_INET6}
-VIPS = {AF_INET: VIP, AF_INET6: VIP6}
+VIPS: dict[int, str] = {AF_INET: VIP, AF_INET6: VIP6}
 BULK = 2_000_000
 
 

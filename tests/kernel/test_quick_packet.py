@@ -12,13 +12,13 @@ from svcctl.maps import enums
 from svcctl.model.service_endpoint import parse_backend
 from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
 from tests.lib.packet_path import PacketPath, packet_path, serviced
-from tests.lib.pods import Pod, batch, place, pods, setting
+from tests.lib.pods import Pod, batch, place, pods
 from tests.lib.servers import SLOWNESS
 from tests.lib.svc import svc
 from tests.lib.world import World
 
-VIPS = {AF_INET: VIP, AF_INET6: VIP6}
-OUTSIDE = {AF_INET: "10.99.0.1", AF_INET6: "fd00:99::1"}
+VIPS: dict[int, str] = {AF_INET: VIP, AF_INET6: VIP6}
+OUTSIDE: dict[int, str] = {AF_INET: "10.99.0.1", AF_INET6: "fd00:99::1"}
 
 
 @pytest.mark.quick

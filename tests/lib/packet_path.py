@@ -19,16 +19,16 @@ from svcctl.maps import catalog, enums, packet_codec
 from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import (
     DEVICE,
+    FILTER_TIME_SHIFT,
     FLOW,
     FLOW_KEY,
-    FILTER_TIME_SHIFT,
     PACKET_CONFIG,
     Device,
     FlowKey,
     FlowValue,
     PacketConfig,
 )
-from svcctl.model.conntrack import Timeouts
+from svcctl.model.conntrack import DEFAULTS, Timeouts
 from tests.lib.balanced import Balanced, Farm, own_cgroup
 from tests.lib.pods import Pod
 from tests.lib.svc import svc
@@ -69,7 +69,7 @@ class PacketPath:
         return self._programs[name]
 
     def configure(
-        self, timeouts: Timeouts = Timeouts(), flags: int = 0, ports: tuple[int, int] = (20000, 10000)
+        self, timeouts: Timeouts = DEFAULTS, flags: int = 0, ports: tuple[int, int] = (20000, 10000)
     ) -> None:
         """Times in milliseconds, flags, and (first, count) of the ports for collisions."""
         value = PacketConfig(flags, *timeouts, *ports)

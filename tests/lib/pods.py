@@ -12,12 +12,13 @@ import fcntl
 import os
 import socket
 import struct
-from socket import AF_INET, AF_INET6
 from collections.abc import Iterator
+from socket import AF_INET, AF_INET6
 
 from svcctl.host.netns import Netns
 from tests.lib.world import CLONE_NEWNET, _check, _libc, _loopback_up, sh
 
+Socket = socket.socket
 SIOCETHTOOL = 0x8946
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
 
@@ -65,14 +66,14 @@ class Pod:
         """Its address of a family."""
         return self.address6 if family == AF_INET6 else self.address
 
-    def socket(self, kind: str = "tcp", family: int = AF_INET) -> socket.socket:
+    def socket(self, kind: str = "tcp", family: int = AF_INET) -> Socket:
         """A socket in the pod; it waits thirty seconds at most."""
         with self.inside():
             one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
         one.settimeout(30)
         return one
 
-    def listen(self, port: int, kind: str = "tcp", family: int = AF_INET) -> socket.socket:
+    def listen(self, port: int, kind: str = "tcp", family: int = AF_INET) -> Socket:
         """A bound (TCP: listening) socket on the pod's address."""
         one = self.socket(kind, family)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
