@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import os
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,7 +16,7 @@ from socket import AF_INET, AF_INET6
 import pytest
 
 from svcctl.maps import enums
-from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
+from tests.lib.balanced import SMALL, VIP, VIP6, Balanced, inside
 from tests.lib.packet_path import PacketPath, packet_path, serviced
 from tests.lib.pods import Pod, batch, place, pods, setting
 from tests.lib.svc import svc
@@ -22,6 +25,8 @@ from tests.lib.world import World
 FAMILIES = {"v4": AF_INET, "v6": AF_INET6}
 VIPS: dict[int, str] = {AF_INET: VIP, AF_INET6: VIP6}
 BULK = 2_000_000
+LONG = os.environ.get("SVCCTL_LONG") == "1"
+IP_RECVERR, IP_RECVTTL = 11, 12
 
 
 class Cluster:
@@ -376,3 +381,131 @@ def test_what_is_not_ours_is_left_alone(cluster: Cluster) -> None:
         one.settimeout(1)
         # Another port of the service's address is nobody's: the host has no route to it.
         assert one.connect_ex((vip, 81)) in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EAGAIN)
+
+
+def test_what_the_balancer_resolved_is_left_alone(cluster: Cluster) -> None:
+    """A pod in the connect balancer's cgroup calls backends by their own address; one beside it the service's."""
+    client, backend, _ = cluster.pods
+    cluster.attach()
+    vip = cluster.service(AF_INET, place(backend.address, 8080))
+    with backend.listen(8080) as listener:
+        with inside(cluster.made.cgroup), client.socket() as one:
+            one.connect((vip, 80))
+            listener.accept()[0].close()
+            assert one.recv(8) == b""
+        assert cluster.path.flows() == {}
+        talk(client, listener, vip, AF_INET)
+        assert len(cluster.path.flows()) == 2
+
+
+def test_time_to_live(cluster: Cluster) -> None:
+    """One less where a packet is put into a pod; none left: the host says so, about the packet the client sent."""
+    client, backend, _ = cluster.pods
+    cluster.attach()
+    vip = cluster.service(AF_INET, place(backend.address, 8080))
+    with backend.listen(8080, "udp") as server, client.socket("udp") as one:
+        server.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+        one.connect((vip, 80))
+        one.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 9)
+        one.send(b"?")
+        _, ancillary, _, _ = server.recvmsg(16, 64)
+        assert int.from_bytes(ancillary[0][2], sys.byteorder) == 8
+        one.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        one.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+        one.send(b"?")
+        with pytest.raises(OSError, match="No route to host"):
+            one.recv(16)
+        told, _, _, about = one.recvmsg(64, 512, socket.MSG_ERRQUEUE)
+        assert (told, about) == (b"?", (vip, 80))
+
+
+def test_a_pod_that_comes_back(cluster: Cluster) -> None:
+    """Another veth with the address of the one before: what is remembered of routes is soon asked for again."""
+    client, backend, _ = cluster.pods
+    cluster.attach()
+    vip = cluster.service(AF_INET, place(backend.address, 8080))
+    with backend.listen(8080, "udp") as server, client.socket("udp") as one:
+        one.connect((vip, 80))
+        one.send(b"1")
+        assert server.recv(8) == b"1"
+        batch(f"link del {backend.device}")
+        again = Pod(backend.number)
+        cluster.pods.append(again)
+        cluster.path.attach(again)
+        with again.listen(8080, "udp") as other:
+            other.settimeout(0.1)
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                one.send(b"2")
+                try:
+                    assert other.recvfrom(8)[0] == b"2"
+                    break
+                except TimeoutError:
+                    continue
+            else:
+                raise AssertionError("never came")
+
+
+def test_short_connections_while_backends_change(cluster: Cluster) -> None:
+    """Each is served whole: backends come, are drained and go once they have nothing left to do."""
+    client, first, second = cluster.pods
+    cluster.attach()
+    backends = [place(pod.address, 8080) for pod in (first, second)]
+    vip = cluster.service(AF_INET, *backends)
+    count, failed = 100_000 if LONG else 1_500, list[str]()
+    stop, enough = threading.Event(), threading.Event()
+    listeners = [pod.listen(8080) for pod in (first, second)]
+
+    def serve(listener: socket.socket) -> None:
+        listener.settimeout(0.1)
+        while not stop.is_set():
+            try:
+                one, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with one:
+                one.settimeout(30)
+                one.sendall(one.recv(64) * 40)
+
+    def call(times: int) -> None:
+        try:
+            with client.inside():
+                for number in itertools.count():
+                    if number >= times and enough.is_set():
+                        return
+                    with socket.create_connection((vip, 80), timeout=30) as one:
+                        sent = f"{number:08d}".encode()
+                        one.sendall(sent)
+                        got = b""
+                        while data := one.recv(4096):
+                            got += data
+                        if got != sent * 40:
+                            failed.append(f"{number}: {len(got)} bytes")
+        except OSError as problem:
+            failed.append(repr(problem))
+
+    servers = [threading.Thread(target=serve, args=(one,)) for one in listeners]
+    callers = [threading.Thread(target=call, args=(count // 2,)) for _ in range(2)]
+    for thread in (*servers, *callers):
+        thread.start()
+    turn = 0
+    while any(thread.is_alive() for thread in callers):
+        name, one = f"web{AF_INET}", turn % 2
+        svc("backend", "drain", name, backends[one])
+        while cluster.path.open_to(cluster.pods[1 + one].address):
+            time.sleep(0.01)
+        svc("backend", "delete", name, backends[one])
+        svc("backend", "add", name, backends[one])
+        turn += 1
+        if turn == 4:
+            enough.set()
+    for thread in callers:
+        thread.join()
+    stop.set()
+    for thread in servers:
+        thread.join()
+    for listener in listeners:
+        listener.close()
+    assert failed == []
+    assert cluster.path.event("opened") >= count
+    assert all(cluster.path.drops(reason) == 0 for reason in enums.DROP_REASONS)
