@@ -69,7 +69,13 @@ static __always_inline enum met meet(const struct svc_packet_config *conf,
 	if (has_expired(conf, &p->key, flow, entry, half, now)) {
 		event = SVC_PACKET_EXPIRED;
 	} else if (flow->kind & SVC_FLOW_REPLY) {
-		return MET_GO_ON;
+		/* A service's new connection would have its own entries by now:
+		 * its client has used the port anew, for one that goes to the
+		 * backend itself. */
+		if ((p->tcp & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) ||
+		    !is_closed(entry))
+			return MET_GO_ON;
+		event = SVC_PACKET_RECYCLED;
 	} else if (opens && is_closed(entry)) {
 		event = SVC_PACKET_RECYCLED;
 	} else {

@@ -176,6 +176,19 @@ def test_syn_on_a_closed_connection_is_a_new_one(lab: Lab, ends: str) -> None:
     assert len(lab.path.flows()) == 2
 
 
+def test_a_port_that_goes_to_the_backend_itself(lab: Lab) -> None:
+    """After a connection by the service, one from the same port to the backend's own address: that is nobody's."""
+    lab.connect()
+    lab.out(flags="R")
+    frame = flow("tcp", CLIENT, 5000, BACKEND, 8080, flags="S", seq=900)
+    assert lab.path.run("from_workload", frame) == (PASS, frame)
+    for flags in ("SA", "A"):
+        for program in ("from_workload", "to_workload"):
+            frame = flow("tcp", BACKEND, 8080, CLIENT, 5000, flags=flags, seq=77, ack=901)
+            assert lab.path.run(program, frame) == (PASS, frame)
+    assert lab.path.flows() == {}
+
+
 def test_traffic_after_a_reset(lab: Lab) -> None:
     """A RST that somebody did not believe: the flow goes on, for a shorter time, and longer once it has proved to live."""
     lab.connect()

@@ -348,6 +348,27 @@ def test_a_port_is_used_again_and_again(cluster: Cluster) -> None:
     assert cluster.path.event("recycled") >= 29
 
 
+def test_by_service_and_directly_in_turns(cluster: Cluster) -> None:
+    """One client port to one backend, both ways, closed as fast as can be."""
+    client, backend, _ = cluster.pods
+    cluster.attach()
+    vip = cluster.service(AF_INET, place(backend.address, 8080))
+    with backend.listen(8080) as listener:
+        for turn in range(40):
+            with client.socket() as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind((client.address, 45680))
+                one.connect((vip, 80) if turn % 2 else (backend.address, 8080))
+                one.sendall(b"?")
+                server, _ = listener.accept()
+                with server:
+                    server.settimeout(30)
+                    assert server.recv(8) == b"?"
+                    server.sendall(b"!")
+                    assert one.recv(8) == b"!"
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
 def accept_any(*listeners: socket.socket) -> socket.socket:
     """Whichever has a connection."""
     until = time.monotonic() + 60
