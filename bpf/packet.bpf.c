@@ -11,6 +11,7 @@
  * What is not of a service is passed on to others' programs as it came.
  */
 #include <linux/bpf.h>
+#include "svc_fragment.h"
 #include "svc_icmp.h"
 #include "svc_membership.h"
 #include "svc_open.h"

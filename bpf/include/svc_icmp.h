@@ -51,8 +51,8 @@ static __always_inline int parse_quote(struct __sk_buff *skb,
 		    bpf_ntohs(ip.fragment) & 0x1fff)
 			return 0;
 		q->key.protocol = ip.protocol;
-		map_v4(q->key.source, ip.destination);
-		map_v4(q->key.destination, ip.source);
+		set_v4(q->key.source, ip.destination);
+		set_v4(q->key.destination, ip.source);
 		q->l4 = q->at + (ip.version_length & 0xf) * 4;
 	}
 	if ((q->key.protocol != IPPROTO_TCP && q->key.protocol != IPPROTO_UDP) ||

@@ -8,6 +8,7 @@
 #ifndef SVC_PARSE_H
 #define SVC_PARSE_H
 
+#include "svc_address.h"
 #include "svc_packet_types.h"
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -90,16 +91,6 @@ struct packet {
 	__u8 fragment; /* enum packet_fragment */
 	__u8 pad[2];
 } __attribute__((aligned(8)));
-
-static __always_inline void map_v4(__u8 *address, __u32 v4)
-{
-	__u32 *word = (__u32 *)address;
-
-	word[0] = 0;
-	word[1] = 0;
-	word[2] = bpf_htonl(0xffff);
-	word[3] = v4;
-}
 
 static __always_inline __u32 last_word(const __u8 *address)
 {
@@ -218,8 +209,8 @@ static __always_inline int parse4(struct __sk_buff *skb, struct packet *p)
 	p->ttl = ip->ttl;
 	p->id = ip->id;
 	p->check = ip->check;
-	map_v4(p->key.source, ip->source);
-	map_v4(p->key.destination, ip->destination);
+	set_v4(p->key.source, ip->source);
+	set_v4(p->key.destination, ip->destination);
 	p->key.protocol = ip->protocol;
 	fragment = bpf_ntohs(ip->fragment);
 	if (p->key.protocol == IPPROTO_TCP || p->key.protocol == IPPROTO_UDP) {
@@ -260,9 +251,7 @@ static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
 	if (p->key.protocol == IPPROTO_TCP || p->key.protocol == IPPROTO_UDP) {
 		/* On an IPv6 wire these belong to nobody, and keys of IPv4
 		 * flows look like that. */
-		if (!((__u32 *)p->key.source)[0] &&
-		    !((__u32 *)p->key.source)[1] &&
-		    ((__u32 *)p->key.source)[2] == bpf_htonl(0xffff))
+		if (is_v4(p->key.source))
 			return PACKET_OTHER;
 		return parse_transport(skb, p,
 				       data + ETH_HEADER + V6_HEADER);

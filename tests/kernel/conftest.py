@@ -8,6 +8,8 @@ import pytest
 
 from tests.lib.balanced import SMALL, Balanced
 from tests.lib.balanced import balanced as balanced_world
+from tests.lib.cluster import Cluster
+from tests.lib.cluster import cluster as new_cluster
 from tests.lib.servers import Server
 from tests.lib.svc import svc
 from tests.lib.world import World
@@ -31,4 +33,11 @@ def server(world: World) -> Iterator[Server]:
 def balanced(world: World) -> Iterator[Balanced]:
     """A world with the balancer on a cgroup that this process is in. Small maps, for speed."""
     with balanced_world(world, *SMALL) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(world: World) -> Iterator[Cluster]:
+    """Three pods and a state for services; the test attaches the packet path."""
+    with new_cluster(world) as made:
         yield made
