@@ -6,9 +6,19 @@
  * (from_workload), and the answer is given the service's address back where the
  * backend's packets enter, if they can go straight to the client; else on the
  * way out to the client (to_workload). A flow has an entry for each direction,
- * with all its packets need, so an established one costs one look-up.
+ * with all its packets need, so an established one costs one look-up. Either
+ * entry can be made from the other, and is when it was evicted.
  *
- * What is not of a service is passed on to others' programs as it came.
+ * A flow is in `halfopen` until the client has answered the backend's answer:
+ * floods of what is never completed evict their like only.
+ *
+ * TCP in the middle of a connection that nobody here knows was there before us,
+ * and is left alone. Of IPv4's fragments those after the first follow it; those
+ * of IPv6, extension headers and other protocols are left alone, too.
+ *
+ * What is not of a service is passed on to others' programs as it came, and costs
+ * as little as can be: a new connection one look-up among the frontends, TCP one
+ * among the flows, UDP one among the frontends. An ICMP error costs more.
  */
 #include <linux/bpf.h>
 #include "svc_fragment.h"

@@ -7,6 +7,7 @@ import random
 import struct
 import time
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -136,7 +137,8 @@ def test_syn_again_uses_the_entry(lab: Lab) -> None:
     assert {lab.out(flags="S").destination for _ in range(20)} == {BACKEND}
     others = {lab.out(port=port, flags="S").destination for port in range(6000, 6300)}
     assert len(others) == 18
-    assert lab.path.event("opened") == 301
+    assert lab.path.event("opened") == 301 == lab.made.stats("web").connections
+    assert lab.made.picks(f"{BACKEND}:8080") > 1
 
 
 def test_what_nobody_opened_is_left_alone(lab: Lab) -> None:
@@ -286,10 +288,15 @@ def test_an_acknowledgement_must_fit(lab: Lab) -> None:
     assert len(lab.path.table("flows")) == 2
 
 
-@pytest.mark.parametrize("lost", ["there", "back"])
-@pytest.mark.parametrize("kind", ["tcp", "udp"])
-def test_one_direction_evicted(lab: Lab, lost: str, kind: str) -> None:
+def test_one_direction_evicted(lab: Lab) -> None:
     """The other one makes it anew."""
+    for number, (lost, kind) in enumerate(product(("there", "back"), ("tcp", "udp")), 1):
+        lab.path.forget()
+        _evicted(lab, lost, kind)
+        assert lab.path.event("healed") == number
+
+
+def _evicted(lab: Lab, lost: str, kind: str) -> None:
     protocol = TCP if kind == "tcp" else UDP
     if kind == "tcp":
         lab.connect()
@@ -312,7 +319,6 @@ def test_one_direction_evicted(lab: Lab, lost: str, kind: str) -> None:
     for where, value in after.items():
         assert packet_codec.is_whole(where, value)
         assert value[:8] == before[where][:8]
-    assert lab.path.event("healed") == 1
 
 
 def test_an_entry_that_is_not_whole_is_not_there(lab: Lab) -> None:
@@ -411,6 +417,19 @@ def test_blocked_ports_of_a_service_address(lab: Lab) -> None:
         assert lab.path.run("from_workload", frame)[0] == verdict
     assert lab.path.run("from_workload", flow("udp", CLIENT, 5000, "10.96.0.30", 80))[0] == REDIRECT
     assert lab.path.drops("blocked") == 2
+
+
+def test_internal_policy(lab: Lab) -> None:
+    """Local: only backends of this node, and none of those is no backend; flows know which set they were chosen from."""
+    vip, here = "10.96.0.40", f"{OTHER}:8080"
+    lab.made.add(
+        "near", f"{vip}:80/tcp", backends=[f"{BACKEND}:8080", f"{here},local"], **{"internal-policy": "local"}
+    )
+    assert {lab.out(vip=vip, port=port, flags="S").destination for port in range(5000, 5030)} == {OTHER}
+    assert {value.kind & enums.FLOW_LOCAL for value in lab.path.flows().values()} == {enums.FLOW_LOCAL}
+    svc("backend", "delete", "near", here)
+    assert lab.out(vip=vip, port=7000, flags="S").verdict == DROP
+    assert lab.path.drops("verdict") == 1
 
 
 def test_affinity(lab: Lab) -> None:
