@@ -43,6 +43,16 @@ struct {
 	__type(value, struct svc_destination);
 } destinations SEC(".maps");
 
+/* Nor this one: who asked for a binding in a desired state; those made by hand
+ * are not in it. A trie, as it takes no memory for entries there are not. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, SVC_DEFAULT_BINDINGS * 2);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct svc_binding_key);
+	__type(value, struct svc_owner);
+} binding_owners SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__uint(max_entries, SVC_DEFAULT_DESTINATIONS * SVC_SOCKETS_PER_DESTINATION);

@@ -49,6 +49,14 @@ struct {
 } node_addresses SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, SVC_DEFAULT_FRONTENDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct svc_range_key);
+	__type(value, __u32); /* 1 */
+} source_ranges SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, SVC_DEFAULT_SOCKETS);
 	__type(key, struct svc_affinity_key);
@@ -71,6 +79,8 @@ SVC_HASH(service_fronts, struct svc_service_item_key,
 	 struct svc_service_frontend, SVC_DEFAULT_FRONTENDS);
 SVC_HASH(service_members, struct svc_service_item_key,
 	 struct svc_service_member, SVC_DEFAULT_BACKENDS * 2);
+/* Where node ports are served; empty: on every address of the node. */
+SVC_HASH(node_port_nets, struct svc_node_key, __u32, 256);
 SVC_HASH(backend_ids, struct svc_backend_key, struct svc_backend_id,
 	 SVC_DEFAULT_BACKENDS);
 

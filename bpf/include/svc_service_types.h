@@ -57,7 +57,7 @@ struct svc_block {
 	__u32 slots;
 	__u32 affinity_seconds; /* 0: none */
 	__u32 verdict; /* enum svc_verdict, when slots is 0 */
-	__u32 ranges;
+	__u32 ranges; /* `set` in source_ranges; 0: everybody is admitted */
 	__u32 lut;
 	__u32 flags;
 	__u32 members; /* how many, the ones without a slot included */
@@ -178,6 +178,15 @@ enum svc_node_class {
 	SVC_NODE_POD = 3,
 };
 
+/* Who is admitted to a frontend with source ranges: prefixlen counts from
+ * `set`. A set is of one family, so ::/0 admits nobody of IPv4. */
+struct svc_range_key {
+	__u32 prefixlen;
+	__u32 set;
+	__u8 address[16];
+};
+_Static_assert(sizeof(struct svc_range_key) == 24, "svc_range_key");
+
 /* What only writers and listings read. */
 
 struct svc_service_name {
@@ -206,12 +215,14 @@ struct svc_service {
 	__u32 members; /* how many entries of service_members, likewise */
 	__u32 node_port;
 	__u64 changed_ns;
-	__u32 ranges;
+	__u32 ranges; /* IPv4's `set` in source_ranges, IPv6's is one more; 0: none */
 	__u32 base; /* a change writes its items elsewhere, then this value */
 	__u32 health_port; /* answers whether this node has ready backends; 0: none */
 	__u32 local_ready; /* how many it has */
+	__u32 sources; /* how many entries of source_ranges are its own */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct svc_service) == 376, "svc_service");
+_Static_assert(sizeof(struct svc_service) == 384, "svc_service");
 
 struct svc_service_item_key {
 	__u32 service;

@@ -18,7 +18,7 @@
 
 /* The layout's number. `upgrade` carries older state over; newer is refused. */
 #ifndef SVC_SCHEMA
-#define SVC_SCHEMA 1
+#define SVC_SCHEMA 2
 #endif
 
 #define SVC_LABEL_BYTES 255
@@ -65,6 +65,7 @@ enum svc_usage_index {
 	SVC_USAGE_SLOTS = 9,
 	SVC_USAGE_MEMBERS = 10,
 	SVC_USAGE_LANES = 11,
+	SVC_USAGE_SOURCE_RANGES = 12,
 	SVC_USAGE_MAPS = 32,
 };
 
@@ -126,7 +127,8 @@ struct svc_meta {
 	__u32 next_backend;
 	__u32 next_block;
 	__u32 next_lane;
-	__u8 reserved[784];
+	__u32 next_ranges;
+	__u8 reserved[780];
 };
 _Static_assert(sizeof(struct svc_meta) == 1024, "svc_meta");
 
@@ -187,6 +189,11 @@ struct svc_binding {
 	__u32 prefixlen;
 };
 _Static_assert(sizeof(struct svc_binding) == 8, "svc_binding");
+
+struct svc_owner {
+	char name[64]; /* zero padded UTF-8 */
+};
+_Static_assert(sizeof(struct svc_owner) == 64, "svc_owner");
 
 /* Full-length bindings: the last 20 bytes of a svc_binding_key. */
 struct svc_exact_key {

@@ -72,6 +72,7 @@ DISPATCH_MAPS = {
     "bindings": MapShape(LPM_TRIE, layouts.BINDING_KEY.size, layouts.BINDING.size, enums.USAGE_BINDINGS),
     "exact": MapShape(HASH, layouts.EXACT_KEY.size, layouts.EXACT.size, enums.USAGE_EXACT),
     "ports": MapShape(ARRAY, 4, layouts.PORTS.size),
+    "binding_owners": MapShape(LPM_TRIE, layouts.BINDING_KEY.size, layouts.OWNER.size),
     "destinations": MapShape(
         HASH, layouts.DESTINATION_KEY.size, layouts.DESTINATION.size, enums.USAGE_DESTINATIONS
     ),
@@ -91,13 +92,15 @@ SERVICE_MAPS = {
     "backends": MapShape(HASH, 4, 40, enums.USAGE_BACKENDS),
     "service_stats": MapShape(ARRAY, 4, 64),
     "node_addresses": MapShape(LPM_TRIE, 20, 4),
+    "source_ranges": MapShape(LPM_TRIE, 24, 4, enums.USAGE_SOURCE_RANGES),
     "affinity": MapShape(LRU_HASH, 24, 16),
     "reverse": MapShape(HASH, 8, 200),
     "reverse_counts": MapShape(ARRAY, 4, 4),
     "service_names": MapShape(HASH, 256, 4, enums.USAGE_SERVICES),
-    "services": MapShape(HASH, 4, 376),
+    "services": MapShape(HASH, 4, 384),
     "service_fronts": MapShape(HASH, 8, 24, enums.USAGE_SERVICE_FRONTS),
     "service_members": MapShape(HASH, 8, 32, enums.USAGE_SERVICE_MEMBERS),
+    "node_port_nets": MapShape(HASH, 20, 4),
     "backend_ids": MapShape(HASH, 20, 104),
 }
 
@@ -131,6 +134,7 @@ LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "bindings": (layouts.BINDING_KEY, layouts.BINDING),
     "exact": (layouts.EXACT_KEY, layouts.EXACT),
     "ports": (None, layouts.PORTS),
+    "binding_owners": (layouts.BINDING_KEY, layouts.OWNER),
     "destinations": (layouts.DESTINATION_KEY, layouts.DESTINATION),
     "sockets": (None, None),
     "hints": (None, None),
@@ -171,6 +175,7 @@ USAGE_OPTIONS = {
     "service_fronts": "--max-services",
     "current": "--max-services",
     "blocks": "--max-services",
+    "source_ranges": "--max-services",
     "backends": "--max-backends",
     "service_members": "--max-backends",
     "slots": "--max-backends",
@@ -281,6 +286,7 @@ def service_sizes(max_services: int, max_backends: int, max_sockets: int) -> dic
         "members": max_backends * 4,
         "backends": max_backends,
         "service_stats": max_services * 2,
+        "source_ranges": max_services * 4,
         "affinity": max_sockets,
         "reverse": max_sockets,
         "service_names": max_services,
@@ -305,6 +311,7 @@ def dispatch_sizes(max_bindings: int, max_destinations: int) -> dict[str, int]:
     return {
         "bindings": max_bindings,
         "exact": max_bindings,
+        "binding_owners": max_bindings * 2,
         "destinations": max_destinations,
         "sockets": max_destinations * layouts.SOCKETS_PER_DESTINATION,
         "hints": max_destinations,

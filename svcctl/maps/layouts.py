@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from svcctl.record import Record
 
-SCHEMA = 1
+SCHEMA = 2
 MAGIC = 0x6C74637663767331
 SOCKETS_PER_DESTINATION = 16
 PROGRAM_MAPS = 32
@@ -82,6 +82,7 @@ class Meta(Record):
     next_backend: int
     next_block: int
     next_lane: int
+    next_ranges: int
     reserved: bytes
 
 
@@ -148,6 +149,12 @@ class BindingValue(Record):
     prefixlen: int
 
 
+class Owner(Record):
+    """struct svc_owner: who asked for a binding in a desired state."""
+
+    name: bytes
+
+
 class ExactKey(Record):
     """struct svc_exact_key."""
 
@@ -196,7 +203,7 @@ class DispatchStats(Record):
     errors: int
 
 
-META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q I I I I 784s")
+META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q I I I I I 780s")
 USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
 PROGRAM = Layout("svc_program", ProgramRecord, "16s I I 128s 32s 32s Q")
@@ -204,6 +211,7 @@ ATTACHMENT_KEY = Layout("svc_attachment_key", AttachmentKey, "I I Q")
 ATTACHMENT = Layout("svc_attachment", Attachment, "I I Q I I")
 BINDING_KEY = Layout("svc_binding_key", BindingKey, "I B B H 16s")
 BINDING = Layout("svc_binding", BindingValue, "I I")
+OWNER = Layout("svc_owner", Owner, "64s")
 EXACT_KEY = Layout("svc_exact_key", ExactKey, "B B H 16s")
 EXACT = Layout("svc_exact", ExactValue, "I I")
 PORTS = Layout("svc_ports", Ports, "I I")
@@ -213,7 +221,7 @@ DISPATCH_STATS = Layout("svc_dispatch_stats", DispatchStats, "Q Q Q")
 
 ALL: tuple[Layout[Any], ...] = (
     META, USAGE, WRITER, PROGRAM, ATTACHMENT_KEY, ATTACHMENT, BINDING_KEY, BINDING,
-    EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS,
+    OWNER, EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS,
 )  # fmt: skip
 
 U32 = Struct("=I")

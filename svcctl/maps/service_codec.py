@@ -12,6 +12,7 @@ from svcctl.maps.service_layouts import (
     FRONTEND_CHECK_SHIFT,
     FRONTEND_KEY,
     MEMBER,
+    RANGE_KEY,
     SERVICE,
     SERVICE_FRONTEND,
     SERVICE_NAME,
@@ -24,7 +25,7 @@ from svcctl.maps.service_layouts import (
     ServiceValue,
 )
 from svcctl.model.constants import IPV4, IPV6
-from svcctl.model.prefix import MAPPED
+from svcctl.model.prefix import MAPPED, Prefix
 from svcctl.model.service import IN_CLUSTER, IN_LOCAL, Member, Service, ServiceFrontend
 from svcctl.model.service_endpoint import Backend, Frontend
 
@@ -82,8 +83,26 @@ def service_flags(service: Service) -> int:
     )
 
 
-def encode_service(service: Service, lanes: dict[int, int], base: int, changed_ns: int) -> bytes:
-    """Value in `services`; `lanes` by family; `base`: number of its first item."""
+def range_keys(ranges: int, sources: Iterable[Prefix]) -> list[bytes]:
+    """Keys in `source_ranges`; `ranges` is the service's number: IPv4's set, IPv6's is the next."""
+    keys = []
+    for family, address, length in sources:
+        bits = 32 + (96 + length if family == IPV4 else length)
+        keys.append(RANGE_KEY.struct.pack(bits, ranges + (family == IPV6), address))
+    return keys
+
+
+def decode_range(key: bytes) -> tuple[int, Prefix]:
+    """(number of the set, prefix) of a key in `source_ranges`."""
+    bits, number, address = RANGE_KEY.struct.unpack(key)
+    family = family_of(address)
+    return number, Prefix(family, address, bits - 32 - (96 if family == IPV4 else 0))
+
+
+def encode_service(
+    service: Service, lanes: dict[int, int], base: int, changed_ns: int, ranges: int = 0
+) -> bytes:
+    """Value in `services`; `lanes` by family; `base`: number of its first item; `ranges` of its source ranges."""
     return SERVICE.pack(
         ServiceValue(
             service.name.encode(),
@@ -98,16 +117,20 @@ def encode_service(service: Service, lanes: dict[int, int], base: int, changed_n
             len(service.members),
             service.node_port,
             changed_ns,
-            0,
+            ranges,
             base,
             service.health_port,
             service.local_ready,
+            len(set(service.sources)),
         )
     )
 
 
 def decode_service(
-    value: ServiceValue, frontends: Iterable[ServiceFrontend], members: Iterable[Member]
+    value: ServiceValue,
+    frontends: Iterable[ServiceFrontend],
+    members: Iterable[Member],
+    sources: Iterable[Prefix] = (),
 ) -> Service:
     """A service from its value and its items."""
     return Service(
@@ -121,6 +144,7 @@ def decode_service(
         drop=bool(value.flags & enums.SERVICE_DROP),
         node_port=value.node_port,
         owner=text(value.owner),
+        sources=tuple(sources),
         frontends=tuple(frontends),
         members=tuple(members),
         changed_ns=value.changed_ns,

@@ -156,6 +156,14 @@ class NodeKey(Record):
     address: bytes
 
 
+class RangeKey(Record):
+    """struct svc_range_key: `prefixlen` counts from `set`."""
+
+    prefixlen: int
+    set: int
+    address: bytes
+
+
 class ServiceName(Record):
     """struct svc_service_name."""
 
@@ -182,6 +190,8 @@ class ServiceValue(Record):
     base: int
     health_port: int = 0
     local_ready: int = 0
+    sources: int = 0
+    reserved: int = 0
 
 
 class ItemKey(Record):
@@ -244,8 +254,9 @@ REVERSE = Layout("svc_reverse", Reverse, "I I 192s")
 SERVICE_STATS = Layout("svc_service_stats", ServiceStats, "Q Q Q Q Q Q Q Q")
 CONFIG = Layout("svc_config", Config, "Q I I I I Q 32s")
 NODE_KEY = Layout("svc_node_key", NodeKey, "I 16s")
+RANGE_KEY = Layout("svc_range_key", RangeKey, "I I 16s")
 SERVICE_NAME = Layout("svc_service_name", ServiceName, "255s B")
-SERVICE = Layout("svc_service", ServiceValue, "255s B 64s I I I I I I I I Q I I I I")
+SERVICE = Layout("svc_service", ServiceValue, "255s B 64s I I I I I I I I Q I I I I I I")
 ITEM_KEY = Layout("svc_service_item_key", ItemKey, "I I")
 # The nested key is spelt out; BTF has it as one field.
 SERVICE_FRONTEND = Layout("svc_service_frontend", ServiceFrontendValue, "16s H B B I")
@@ -263,6 +274,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "backends": (None, BACKEND),
     "service_stats": (None, SERVICE_STATS),
     "node_addresses": (NODE_KEY, None),
+    "source_ranges": (RANGE_KEY, None),
     "affinity": (AFFINITY_KEY, AFFINITY),
     "reverse": (None, REVERSE),
     "reverse_counts": (None, None),
@@ -270,12 +282,13 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "services": (None, SERVICE),
     "service_fronts": (ITEM_KEY, SERVICE_FRONTEND),
     "service_members": (ITEM_KEY, MEMBER),
+    "node_port_nets": (NODE_KEY, None),
     "backend_ids": (BACKEND_KEY, BACKEND_ID),
 }
 """As catalog.LAYOUTS, of the service maps."""
 
 ALL = (
     FRONTEND_KEY, FRONTEND, CURRENT, BLOCK, SLOT_KEY, SLOT, MEMBER_KEY, BACKEND, AFFINITY_KEY, AFFINITY,
-    REVERSE_ENTRY, REVERSE, SERVICE_STATS, CONFIG, NODE_KEY, SERVICE_NAME, SERVICE, ITEM_KEY,
+    REVERSE_ENTRY, REVERSE, SERVICE_STATS, CONFIG, NODE_KEY, RANGE_KEY, SERVICE_NAME, SERVICE, ITEM_KEY,
     SERVICE_FRONTEND, MEMBER, BACKEND_KEY, BACKEND_ID,
 )  # fmt: skip

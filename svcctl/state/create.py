@@ -314,6 +314,7 @@ def _make_state_maps(writer: Writer, gid: int) -> None:
         next_backend=1,
         next_block=1,
         next_lane=1,
+        next_ranges=1,
         reserved=b"",
     )
     with load_object("state", {}, {}) as loaded:

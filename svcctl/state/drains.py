@@ -14,6 +14,8 @@ from svcctl.model.service import overdue
 from svcctl.state import services
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from svcctl.model.service import Service
     from svcctl.model.service_endpoint import Backend
     from svcctl.state.services import Stored
@@ -27,11 +29,13 @@ def next_end(state: State) -> int:
     return CONFIG.unpack(data).drain_ns if data is not None else 0
 
 
-def note_drains(writer: Writer, service: Service) -> None:
-    """Have the ends of a service's drains looked for in time. Before they are written, inside `changing()`."""
-    ends = [member.until_ns for member in service.members if member.until_ns]
+def note_drains(writer: Writer, wanted: Iterable[Service]) -> None:
+    """Have the ends of services' drains looked for in time. Before they are written, inside `changing()`."""
+    ends = [member.until_ns for service in wanted for member in service.members if member.until_ns]
+    if not ends:
+        return
     have = next_end(writer)
-    if ends and (not have or min(ends) < have):
+    if not have or min(ends) < have:
         _put_next_end(writer, min(ends))
 
 

@@ -22,22 +22,31 @@ from svcctl.maps.service_layouts import (
     ServiceValue,
 )
 from svcctl.model.constants import IPV4, IPV6
+from svcctl.model.prefix import MAPPED, Prefix
 from svcctl.model.service_endpoint import Backend
 from svcctl.state.session import no_services
 
 if TYPE_CHECKING:
-    from svcctl.model.service import Service
+    from collections.abc import Sequence
+
+    from svcctl.model.service import Member, Service, ServiceFrontend
     from svcctl.state.session import State
 
 
+NOBODY = Prefix(IPV4, MAPPED + b"\xff\xff\xff\xff", 32)
+"""Stands for source ranges that were lost: without it a service that has lost them all would admit everybody."""
+
+
 class Stored(NamedTuple):
-    """A service as the maps have it: lanes by family, the ids of its members' backends in their order, and the
-    number of its first item."""
+    """A service as the maps have it: lanes by family, the ids of its members' backends in their order, the number of
+    its first item and how many frontends and members it says it has, and the number of its source ranges."""
 
     service: Service
     lanes: dict[int, int]
     backends: tuple[int, ...]
     base: int
+    counts: tuple[int, int] = (0, 0)
+    ranges: int = 0
 
 
 def need_services(state: State) -> None:
@@ -82,8 +91,32 @@ def load(state: State, value: ServiceValue) -> Stored:
         if backend is not None:
             members.append(codec.decode_member(member, as_backend(backend)))
             ids.append(member.backend)
+    sources = read_sources(state).get(value.ranges, ()) if value.ranges else ()
+    return stored(value, frontends, members, ids, sources)
+
+
+def stored(
+    value: ServiceValue,
+    frontends: Sequence[ServiceFrontend],
+    members: Sequence[Member],
+    ids: Sequence[int],
+    sources: Sequence[Prefix],
+) -> Stored:
+    """A service from all that belongs to it."""
     lanes = {family: lane for family, lane in ((IPV4, value.lane4), (IPV6, value.lane6)) if lane}
-    return Stored(codec.decode_service(value, frontends, members), lanes, tuple(ids), value.base)
+    if len(sources) < value.sources:
+        sources = [*sources, NOBODY]
+    service = codec.decode_service(value, frontends, members, sources)
+    return Stored(service, lanes, tuple(ids), value.base, (value.frontends, value.members), value.ranges)
+
+
+def read_sources(state: State) -> dict[int, list[Prefix]]:
+    """The source ranges there are, by the number of the service's: those of both families."""
+    found: dict[int, list[Prefix]] = {}
+    for key, _ in state.map("source_ranges").items():
+        number, prefix = codec.decode_range(key)
+        found.setdefault(number - (prefix.family == IPV6), []).append(prefix)
+    return found
 
 
 def read_backend(state: State, number: int) -> BackendValue | None:
@@ -113,22 +146,22 @@ def read_all(state: State) -> dict[str, Stored]:
         item = ITEM_KEY.unpack(key)
         items.setdefault(item.service, []).append((item.number, data))
     found = {}
+    sources = read_sources(state)
     for _, data in state.map("services").items():
         value = SERVICE.unpack(data)
         frontends = [
-            codec.decode_service_frontend(one)
-            for number, one in sorted(fronts.get(value.id, ()))
+            codec.decode_service_frontend(data)
+            for number, data in sorted(fronts.get(value.id, ()))
             if value.base <= number < value.base + value.frontends
         ]
         members, ids = [], []
-        for number, one in sorted(items.get(value.id, ())):
-            member = MEMBER.unpack(one)
+        for number, data in sorted(items.get(value.id, ())):
+            member = MEMBER.unpack(data)
             if value.base <= number < value.base + value.members and member.backend in backends:
                 members.append(codec.decode_member(member, backends[member.backend]))
                 ids.append(member.backend)
-        service = codec.decode_service(value, frontends, members)
-        lanes = {family: lane for family, lane in ((IPV4, value.lane4), (IPV6, value.lane6)) if lane}
-        found[service.name] = Stored(service, lanes, tuple(ids), value.base)
+        one = stored(value, frontends, members, ids, sources.get(value.ranges, ()) if value.ranges else ())
+        found[one.service.name] = one
     return dict(sorted(found.items()))
 
 

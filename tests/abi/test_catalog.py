@@ -38,6 +38,7 @@ TYPES = {
     "exact": ("struct svc_exact_key", "struct svc_exact"),
     "ports": ("__u32", "struct svc_ports"),
     "destinations": ("struct svc_destination_key", "struct svc_destination"),
+    "binding_owners": ("struct svc_binding_key", "struct svc_owner"),
     "sockets": ("__u32", "__u64"),
     "hints": ("__u32", "__u32"),
     "dispatch_stats": ("__u32", "struct svc_dispatch_stats"),
@@ -51,6 +52,7 @@ TYPES = {
     "backends": ("__u32", "struct svc_backend"),
     "service_stats": ("__u32", "struct svc_service_stats"),
     "node_addresses": ("struct svc_node_key", "__u32"),
+    "source_ranges": ("struct svc_range_key", "__u32"),
     "affinity": ("struct svc_affinity_key", "struct svc_affinity"),
     "reverse": ("__u64", "struct svc_reverse"),
     "reverse_counts": ("__u32", "__u32"),
@@ -58,6 +60,7 @@ TYPES = {
     "services": ("__u32", "struct svc_service"),
     "service_fronts": ("struct svc_service_item_key", "struct svc_service_frontend"),
     "service_members": ("struct svc_service_item_key", "struct svc_service_member"),
+    "node_port_nets": ("struct svc_node_key", "__u32"),
     "backend_ids": ("struct svc_backend_key", "struct svc_backend_id"),
     "flows": ("struct svc_flow_key", "struct svc_flow"),
     "halfopen": ("struct svc_flow_key", "struct svc_flow"),
@@ -123,8 +126,8 @@ def test_sizes() -> None:
 def test_flags() -> None:
     """Only what is filled by the million is not preallocated."""
     flags = {name: spec.flags for name, spec in (specs("state") | specs("dispatch")).items()}
-    assert {name for name, each in flags.items() if each} == {"bindings", "exact"}
-    assert {flags["bindings"], flags["exact"]} == {F_NO_PREALLOC}
+    assert {name for name, each in flags.items() if each} == {"bindings", "exact", "binding_owners"}
+    assert {flags["bindings"], flags["exact"], flags["binding_owners"]} == {F_NO_PREALLOC}
 
 
 def test_usage_indices() -> None:

@@ -10,8 +10,8 @@ from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32, U64
 from svcctl.maps.service_layouts import AFFINITY_KEY, CONFIG, REVERSE, REVERSE_ENTRY, SERVICE_STATS
 from svcctl.state.audit.finding import Finding
+from svcctl.state.change_plan import special_frontends
 from svcctl.state.node_addresses import changes, refresh
-from svcctl.state.service_change import special_frontends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +79,7 @@ def ids(view: View, deep: bool) -> Iterator[Finding]:
         ("backend", meta.next_backend, backends),
         ("block", meta.next_block, blocks),
         ("lane", meta.next_lane, lanes),
+        ("ranges", meta.next_ranges, {number + 1 for number in view.ranges}),
     ):
         highest = max(used, default=0)
         if have <= highest and highest:
@@ -112,6 +113,7 @@ def usage(view: View) -> Iterator[Finding]:
         "slots": sum(map(len, view.slots.values())),
         "members": sum(map(len, view.members.values())),
         "current": sum(len(one.lanes) for one in view.known.values()),
+        "source_ranges": sum(map(len, view.ranges.values())),
     }
     writer = view.writer
     for name, used in counts.items():

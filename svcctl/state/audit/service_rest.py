@@ -23,7 +23,7 @@ from svcctl.model.constants import PROTOCOL_NAMES
 from svcctl.model.prefix import format_address
 from svcctl.model.service_endpoint import format_backend, format_frontend
 from svcctl.state.audit.finding import Finding
-from svcctl.state.service_change import words_of
+from svcctl.state.change_plan import words_of
 from svcctl.state.services import as_backend
 
 if TYPE_CHECKING:
@@ -184,6 +184,24 @@ def stray_blocks(view: View) -> Iterator[Finding]:
             f"{what} {number} with {len(slots)} slots and {len(members)} members is reached by no lane",
             partial(_delete_block, view, number, tuple(slots), tuple(members)),
         )
+
+
+def stray_ranges(view: View) -> Iterator[Finding]:
+    """blocks: no source ranges but those of a service."""
+    known = {one.value.ranges for one in view.known.values()}
+    for number, prefixes in sorted(view.ranges.items()):
+        if number not in known or not number:
+            keys = codec.range_keys(number, prefixes)
+            yield Finding(
+                "blocks",
+                f"{len(keys)} source ranges of number {number}, which is no service's",
+                partial(_delete_ranges, view, keys),
+            )
+
+
+def _delete_ranges(view: View, keys: list[bytes]) -> None:
+    view.wait()
+    view.writer.map("source_ranges").delete_many(b"".join(keys), len(keys))
 
 
 def _delete_block(view: View, number: int, slots: tuple[int, ...], members: tuple[int, ...]) -> None:

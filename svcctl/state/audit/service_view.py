@@ -24,7 +24,7 @@ from svcctl.maps.service_layouts import (
 )
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.service import check_service, families
-from svcctl.state.services import as_backend
+from svcctl.state.services import as_backend, read_sources
 
 if TYPE_CHECKING:
     from svcctl.maps.service_layouts import BackendId, Block, MemberValue, ServiceValue, Slot
@@ -62,6 +62,7 @@ class View:
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
+        self.ranges = read_sources(writer)
         self.backends: dict[int, BackendValue] = {
             U32.unpack(key)[0]: BACKEND.unpack(data) for key, data in writer.map("backends").items()
         }
@@ -146,7 +147,10 @@ class View:
                 ids[members[-1].backend] = member.backend
         if len(members) < value.members:
             lost.append(f"{value.members - len(members)} of its {value.members} backends")
-        service = codec.decode_service(value, frontends, members)._replace(id=number)
+        sources = self.ranges.get(value.ranges, []) if value.ranges else []
+        if len(sources) != value.sources:
+            lost.append(f"{value.sources - len(sources)} of its {value.sources} source ranges")
+        service = codec.decode_service(value, frontends, members, sources)._replace(id=number)
         if lost:
             return Known(value, service, ids, f"has lost {' and '.join(lost)}")
         try:

@@ -19,7 +19,9 @@ from svcctl.model.service import blocks_of, families, same_set
 from svcctl.state.audit import service_counts, service_rest
 from svcctl.state.audit.finding import Finding
 from svcctl.state.audit.service_view import Known, View, name_fault
-from svcctl.state.service_change import NewBlock, block_content, write_block
+from svcctl.state.change_plan import NewBlock, free_lane, ranges_of
+from svcctl.state.change_source import Live
+from svcctl.state.change_write import block_content, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,7 @@ def find(writer: Writer, deep: bool) -> Iterator[Finding]:
     yield from _unowned_lanes(view)
     yield from service_counts.balancer(view, too_low=False)
     yield from service_rest.stray_blocks(view)
+    yield from service_rest.stray_ranges(view)
     yield from service_rest.references(view)
     yield from _stray_items(view)
     yield from service_counts.usage(view)
@@ -184,7 +187,8 @@ def _lane_fault(view: View, one: Known, lane: int, wanted: Lane) -> str:
     for kind, number, backends in (("cluster", cluster, wanted.cluster), ("local", local, local_set)):
         if kind == "local" and number == cluster and same_set(backends, wanted.cluster):
             continue
-        fault = _block_fault(view, one, NewBlock(number, lane, backends))
+        ranges = ranges_of(one.value.ranges, wanted.family)
+        fault = _block_fault(view, one, NewBlock(number, lane, backends, ranges))
         if fault:
             return f"has {kind} block {number}, {fault}"
     return ""
@@ -215,8 +219,9 @@ def _rebuild(view: View, one: Known, lane: int, wanted: Lane) -> None:
     if wanted.local is not None and not same_set(wanted.local, wanted.cluster):
         sets.append(wanted.local)
     writer.put_meta(meta._replace(next_block=first + len(sets)))
-    for number, each in enumerate(sets, first):
-        write_block(writer, one.service.id, one.backends, NewBlock(number, lane, each))
+    ranges = ranges_of(one.value.ranges, wanted.family)
+    blocks = [NewBlock(number, lane, each, ranges) for number, each in enumerate(sets, first)]
+    write_blocks(writer, [(one.service.id, block) for block in blocks], one.backends)
     if lane not in view.current:
         writer.map("service_stats").update(U32.pack(lane), bytes(64))  # its counters begin with its owner
     word = CURRENT.pack(Current(first, first + len(sets) - 1))
@@ -225,15 +230,13 @@ def _rebuild(view: View, one: Known, lane: int, wanted: Lane) -> None:
 
 def _give_lane(view: View, number: int, family: int) -> None:
     """A lane that was never anybody's; what leads to it is made by the next look."""
-    from svcctl.state.service_change import free_lane
-
     writer = view.writer
     meta = writer.meta()
     lane = max(meta.next_lane, 1)
     if lane < writer.map("current").info.max_entries:
         writer.put_meta(meta._replace(next_lane=lane + 1))
     else:
-        lane = free_lane(writer, set())
+        lane = free_lane(writer, Live(writer).lanes())
     _set_lane(view, number, family, lane)
 
 
