@@ -19,10 +19,11 @@ from svcctl.model.constants import UDP
 from svcctl.model.destination import DestinationKey
 from svcctl.model.plan import Plan
 from svcctl.state import destinations
+from svcctl.state.owners import forget_owners
 from svcctl.state.writer import check_map_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -164,8 +165,11 @@ def has_room(writer: Writer, plan: Plan) -> bool:
     return True
 
 
-def apply_plan(writer: Writer, plan: Plan) -> None:
-    """Carry a plan out, binding by binding in its safe order. Nothing is written for an empty plan."""
+def apply_plan(writer: Writer, plan: Plan, owners: Collection[bytes] = ()) -> None:
+    """Carry a plan out, binding by binding in its safe order. Nothing is written for an empty plan.
+
+    `owners` are keys whose owner has been noted for this plan: others that are replaced belong to nobody afterwards.
+    """
     if plan.is_empty:
         return
     check_map_ids(writer, MAPS_WRITTEN)
@@ -194,10 +198,12 @@ def apply_plan(writer: Writer, plan: Plan) -> None:
         _count(writer, [key for key, _ in plan.added], 1)
         for key, label in plan.added:
             _write(writer, key, ids[destination_key(key, label)])
+        forget_owners(writer, [key for key, _, _ in plan.replaced if key not in owners])
         for key, label, _ in plan.replaced:
             _write(writer, key, ids[destination_key(key, label)])
         for key, _ in plan.removed:
             writer.map(kind_of(key)).delete(map_key(key))
+        forget_owners(writer, [key for key, _ in plan.removed])
         _count(writer, [key for key, _ in plan.removed], -1)
         for name, count in downs.items():
             found = destinations.find(writer, name)

@@ -15,12 +15,13 @@ from svcctl.maps.layouts import CHECK_FACTORS, U32
 from svcctl.model.binding import LENGTH_BYTE
 from svcctl.model.destination import DestinationKey
 from svcctl.state import destinations, swap
-from svcctl.state.bindings import MAPS_WRITTEN, port_index
+from svcctl.state.bindings import MAPS_WRITTEN, port_index, read_labels
+from svcctl.state.owners import forget_owners, read_owners
 from svcctl.state.programs import load_object
 from svcctl.state.writer import check_map_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from svcctl.bpf.object import Object
     from svcctl.state.writer import Writer
@@ -34,11 +35,16 @@ _PAIR = Struct("=II")
 
 
 def replace_all(
-    writer: Writer, want: Mapping[bytes, str], progress: Callable[[int, int], None] | None = None
+    writer: Writer,
+    want: Mapping[bytes, str],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    owners: Collection[bytes] = (),
 ) -> None:
     """Make the bindings exactly `want` (24-byte key -> label). Raises Full before anything is written.
 
-    `progress` is called with (bindings written, all) now and then.
+    `progress` is called with (bindings written, all) now and then. `owners` are keys whose owner has been noted
+    for this change: others that get another label belong to nobody afterwards.
     """
     check_map_ids(writer, MAPS_WRITTEN)
     counts: dict[tuple[str, bytes], int] = {}
@@ -64,7 +70,12 @@ def replace_all(
                 ids[(found.key.label, bytes((found.key.protocol, found.key.family)))] = found.id
                 if found.key not in reservation.new:
                     destinations.change_refs(writer, found, count)
+        owned = read_owners(writer)
+        have = read_labels(writer) if owned else {}
+        moved = [key for key in owned if key in want and want[key] != have.get(key)]
+        forget_owners(writer, [key for key in moved if key not in owners])
         _swap_in(writer, want, exact, trie, ids, progress)
+        forget_owners(writer, [key for key in owned if key not in want])
         for found in old.values():
             if found.key not in reservation.new:
                 settled = found._replace(refs=refs.get(found.key, 0))

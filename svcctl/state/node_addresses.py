@@ -1,4 +1,8 @@
-"""`node_addresses`: which addresses are this node's own, so that node ports are served on them."""
+"""`node_addresses`: which addresses are this node's own, so that node ports are served on them; and `node_port_nets`:
+the prefixes that those are limited to, if any.
+
+The other classes of enum svc_node_class (other nodes, their pods) are the packet path's: nothing here touches them.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,55 @@ from typing import TYPE_CHECKING
 from svcctl.host.addresses import local_addresses
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
-from svcctl.maps.service_layouts import NODE_KEY, NodeKey
+from svcctl.maps.service_layouts import CONFIG, NODE_KEY, NodeKey
+from svcctl.model.constants import IPV4
+from svcctl.model.prefix import MAPPED, mask_address
+from svcctl.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from svcctl.model.prefix import Prefix
+    from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
 _OWN = U32.pack(enums.NODE_OWN)
+_SET = U32.pack(1)
 
 
-def changes(writer: Writer) -> tuple[set[bytes], set[bytes]]:
+class NetChanges(Record):
+    """Keys of `node_port_nets` to write and to delete, and whether addresses change now: there are node ports."""
+
+    more: frozenset[bytes]
+    fewer: frozenset[bytes]
+    addresses: bool
+
+
+def read_nets(state: State) -> set[bytes]:
+    """Keys of `node_port_nets`."""
+    return {key for key, _ in state.map("node_port_nets").items()}
+
+
+def wanted_addresses(state: State, nets: Iterable[bytes]) -> set[bytes]:
+    """Keys of the addresses node ports are to be served on: the namespace's own, within `nets` if there are any."""
+    limits = [NODE_KEY.struct.unpack(key) for key in nets]
+    return {
+        NODE_KEY.pack(NodeKey(128, address))
+        for address in local_addresses(state.netns)
+        if not limits or any(_is_in(address, *limit) for limit in limits)
+    }
+
+
+def _is_in(address: bytes, bits: int, prefix: bytes) -> bool:
+    # ::/0 is for IPv6 alone.
+    same_family = address.startswith(MAPPED) == prefix.startswith(MAPPED)
+    return same_family and mask_address(address, bits) == prefix
+
+
+def changes(state: State, nets: Iterable[bytes] | None = None) -> tuple[set[bytes], set[bytes]]:
     """Keys that the map lacks and keys it should not have, by the addresses the namespace has now."""
-    wanted = {NODE_KEY.pack(NodeKey(128, address)) for address in local_addresses(writer.netns)}
-    have = {key for key, value in writer.map("node_addresses").items() if value == _OWN}
+    wanted = wanted_addresses(state, read_nets(state) if nets is None else nets)
+    have = {key for key, value in state.map("node_addresses").items() if value == _OWN}
     return wanted - have, have - wanted
 
 
@@ -31,3 +72,29 @@ def refresh(writer: Writer) -> int:
     for key in fewer:
         table.delete(key)
     return len(more) + len(fewer)
+
+
+def plan_nets(state: State, prefixes: Iterable[Prefix]) -> NetChanges | None:
+    """What makes node ports served on these prefixes (none: on all addresses), or None if they are."""
+    wanted = {
+        NODE_KEY.struct.pack(96 + length if family == IPV4 else length, address)
+        for family, address, length in prefixes
+    }
+    have = read_nets(state)
+    data = state.map("config").lookup(bytes(4))
+    serves = data is not None and CONFIG.unpack(data).node_ports > 0
+    addresses = serves and any(changes(state, wanted))
+    if wanted == have and not addresses:
+        return None
+    return NetChanges(frozenset(wanted - have), frozenset(have - wanted), addresses)
+
+
+def write_nets(writer: Writer, nets: NetChanges) -> None:
+    """Carry it out, with the addresses that follow from it. Inside `changing()`."""
+    table = writer.map("node_port_nets")
+    for key in nets.more:
+        table.update(key, _SET)
+    for key in nets.fewer:
+        table.delete(key)
+    if nets.addresses:
+        refresh(writer)

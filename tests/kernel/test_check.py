@@ -131,10 +131,10 @@ def test_check_when_it_cannot_look(world: World) -> None:
 
 
 def test_check_of_another_layout(setup: Setup) -> None:
-    put_meta(schema=2)
+    put_meta(schema=layouts.SCHEMA + 1)
     done = svcctl("check")
     assert done.code == 10
-    assert "layout 2" in done.err
+    assert f"layout {layouts.SCHEMA + 1}" in done.err
 
 
 def test_check_waits_for_the_lock_and_says_so(setup: Setup) -> None:

@@ -46,7 +46,7 @@ VALUES: dict[str, Narrow] = {
     "service_stats": _cut(slice(0, 56)),
     "backends": _cut(slice(0, 20), slice(24, 28), slice(32, 40)),
     "service_members": _cut(slice(0, 32 - 8)),
-    "services": _cut(slice(0, 256 + 16), slice(320, 376)),
+    "services": _cut(slice(0, 256 + 16), slice(320, 384)),
 }
 
 

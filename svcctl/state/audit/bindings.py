@@ -18,6 +18,7 @@ from svcctl.record import Record
 from svcctl.state import destinations
 from svcctl.state.audit.finding import Finding
 from svcctl.state.bindings import encode_value, map_key, port_index
+from svcctl.state.owners import forget_owners, read_owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,9 @@ def find(writer: Writer) -> Iterator[Finding]:
     meant: set[int] = set()
     ports: dict[int, list[int]] = {}
     counts = {"exact": 0, "bindings": 0}
+    owned = read_owners(writer)
     for name, key, value in _entries(writer):
+        owned.pop(key, None)
         number, second = layouts.BINDING.struct.unpack(value)
         fault = key_fault(key) or (
             "a full-length prefix belongs into 'exact'" if name == "bindings" and is_exact_key(key) else None
@@ -68,6 +71,9 @@ def find(writer: Writer) -> Iterator[Finding]:
     yield from _references(writer, owners, refs)
     yield from _unreadable(writer, owners, meant)
     yield from _ports(writer, ports)
+    if owned:
+        repair = partial(forget_owners, writer, list(owned))
+        yield Finding("bindings", f"{len(owned)} owners of bindings that are not there", repair)
     yield from _usage(writer, {**counts, "destinations": owners.entries})
 
 

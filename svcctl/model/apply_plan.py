@@ -1,0 +1,312 @@
+"""Desired state against what is there: which services and bindings are made, changed, left alone and removed.
+
+Each object has an owner: who asked for it in a desired state, "" for what was made by hand.
+
+* What is as wanted is left alone, whosever it is.
+* What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless forced.
+* Without `prune` nothing is removed; with it, what an owner made and no longer asks for.
+* A frontend or binding that somebody else holds is a conflict, unless forced: then it is taken away there.
+* The state of a backend comes from the input. Only the API server of Kubernetes keeps its last backends when the input
+  has none for it: whoever asks for the cluster's state may need it to get there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from svcctl.errors import Conflict, UsageProblem
+from svcctl.model.binding import Binding, format_binding
+from svcctl.model.desired import NOTE, WARNING, Notice
+from svcctl.model.plan import Plan
+from svcctl.model.plan import plan as plan_bindings
+from svcctl.model.service import check_service, eligible
+from svcctl.model.service_endpoint import KIND_LOAD_BALANCER, KIND_NODE_PORT, format_frontend
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from svcctl.model.desired import Desired
+    from svcctl.model.service import Member, Service
+    from svcctl.model.service_endpoint import Frontend
+
+CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"
+
+API_SERVER = "default/kubernetes:https/TCP"
+"""The service through which Kubernetes is reached."""
+
+BY_HAND = "made by hand"
+BROKEN = "its ids were broken"
+
+
+class Step(NamedTuple):
+    """What happens to a service: `have` is what it is (None: it is created), `want` what it becomes.
+
+    `anew`: its ids are broken, so it gets others. `note` is a remark on the decision, or empty.
+    """
+
+    action: str
+    name: str
+    have: Service | None
+    want: Service | None
+    anew: bool = False
+    note: str = ""
+
+
+class BindingSteps(NamedTuple):
+    """The plan of the bindings and who they belong to afterwards: owners to note, by key, and keys without one."""
+
+    plan: Plan
+    unchanged: tuple[tuple[bytes, str], ...]
+    owners: dict[bytes, str]
+    disowned: tuple[bytes, ...]
+
+
+class ApplyPlan(NamedTuple):
+    """Everything, services by name. `notices` are the plan's own."""
+
+    services: tuple[Step, ...]
+    bindings: BindingSteps
+    notices: tuple[Notice, ...]
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to be written."""
+        bindings = self.bindings
+        return (
+            any(step.action != UNCHANGED for step in self.services)
+            or not bindings.plan.is_empty
+            or bool(bindings.owners or bindings.disowned)
+        )
+
+
+class Have(NamedTuple):
+    """What is there. `broken` are names of services whose ids are not to be used again, `shared` those of them whose
+    ids are another's too, and get others whoever asks; keys of bindings are those of `Binding.key`; a binding that
+    was made by hand is not in `owners`."""
+
+    services: Mapping[str, Service]
+    broken: Collection[str] = ()
+    shared: Collection[str] = ()
+    bindings: Mapping[bytes, str] = {}
+    owners: Mapping[bytes, str] = {}
+
+
+def plan_apply(
+    desired: Sequence[Desired], have: Have, *, prune: bool = False, force: bool = False, now_ns: int = 0
+) -> ApplyPlan:
+    """What turns `have` into what is desired. `now_ns` (CLOCK_REALTIME) is since when new states are.
+
+    Raises Conflict naming the objects of others that are in the way, UsageProblem for desires that exclude each other
+    or a service that cannot be.
+    """
+    notices: list[Notice] = []
+    steps = _services(desired, have, prune, force, now_ns, notices)
+    steps = _settle_frontends(steps, have, force, notices)
+    return ApplyPlan(
+        tuple(sorted(steps.values(), key=lambda step: step.name)),
+        _bindings(desired, have, prune, force, notices),
+        tuple(notices),
+    )
+
+
+def _services(
+    desired: Sequence[Desired], have: Have, prune: bool, force: bool, now_ns: int, notices: list[Notice]
+) -> dict[str, Step]:
+    steps: dict[str, Step] = {}
+    taken: list[str] = []
+    for each in desired:
+        for want in each.services:
+            if want.name in steps:
+                raise UsageProblem(f"service {want.name!r} is asked for twice")
+            old = have.services.get(want.name)
+            step = _service(want, old, want.name in have.broken, now_ns, notices)
+            if step.action == CHANGED and old is not None and old.owner not in ("", want.owner):
+                if not force:
+                    taken.append(f"service {want.name!r} belongs to {old.owner}")
+                step = step._replace(note=f"was {old.owner}'s")
+            steps[want.name] = step
+    _refuse(taken)
+    owners = {each.owner for each in desired if each.owner} if prune else set()
+    for name, old in have.services.items():
+        if old.owner not in owners or not old.owner or name in steps:
+            continue
+        if name == API_SERVER and not force:
+            notices.append(Notice(WARNING, f"service {name}", "kept: the input has no such service"))
+            continue
+        steps[name] = Step(DELETED, name, old, None, name in have.broken)
+    for name in have.shared:
+        if name not in steps:
+            old = have.services[name]
+            steps[name] = Step(CHANGED, name, old, old, True, BROKEN)
+    return steps
+
+
+def _service(want: Service, old: Service | None, broken: bool, now_ns: int, notices: list[Notice]) -> Step:
+    if old is not None and want.name == API_SERVER and not _usable(want.members) and _usable(old.members):
+        notices.append(
+            Notice(WARNING, f"service {want.name}", "keeps its backends: the input has none that can be used")
+        )
+        want = want._replace(members=old.members, local_ready=old.local_ready)
+    if old is not None and not broken and is_same(old, want):
+        return Step(UNCHANGED, want.name, old, old)
+    want = check_service(want._replace(members=_since(want.members, old, now_ns), changed_ns=0))
+    if old is None:
+        return Step(CREATED, want.name, None, want)
+    note = ""
+    if broken:
+        note = BROKEN
+    elif not old.owner and want.owner:
+        note = f"was {BY_HAND}"
+    return Step(CHANGED, want.name, old, want, broken, note)
+
+
+def is_same(one: Service, other: Service) -> bool:
+    """Whether nothing is to be written to make one the other. Owner, times, ids and orders are no difference."""
+    return (
+        _options(one) == _options(other)
+        and len(one.frontends) == len(other.frontends)
+        and len(one.members) == len(other.members)
+        and (one.frontends == other.frontends or set(one.frontends) == set(other.frontends))
+        and set(map(_essence, one.members)) == set(map(_essence, other.members))
+        and (one.sources == other.sources or set(one.sources) == set(other.sources))
+    )
+
+
+def _options(service: Service) -> tuple[object, ...]:
+    return (
+        service.affinity_seconds, service.algorithm, service.internal_local, service.external_local, service.block,
+        service.drop, service.node_port, service.health_port, service.local_ready,
+    )  # fmt: skip
+
+
+def _essence(member: Member) -> tuple[object, ...]:
+    backend, weight, state, local, _, until_ns, sets = member
+    return backend, weight, state, local, until_ns, sets
+
+
+def _since(members: Iterable[Member], old: Service | None, now_ns: int) -> tuple[Member, ...]:
+    """Each with the time since when it has its state."""
+    known = {each.backend: each for each in old.members} if old else {}
+    found = []
+    for member in members:
+        before = known.get(member.backend)
+        same = before is not None and before.state == member.state
+        found.append(member._replace(since_ns=before.since_ns if same and before else now_ns))
+    return tuple(found)
+
+
+def _usable(members: Iterable[Member]) -> bool:
+    every = list(members)
+    return any(eligible(every, family) for family in {each.backend.family for each in every})
+
+
+def _refuse(taken: Sequence[str]) -> None:
+    if not taken:
+        return
+    shown = "; ".join(taken[:5]) + (f"; and {len(taken) - 5} more" if len(taken) > 5 else "")
+    raise Conflict(shown, hint="--force takes over what belongs to others")
+
+
+def _settle_frontends(
+    steps: dict[str, Step], have: Have, force: bool, notices: list[Notice]
+) -> dict[str, Step]:
+    """Each frontend is one service's afterwards. Raises Conflict, or with `force` takes it from the one that stays."""
+    holders: dict[Frontend, str] = {}
+    for step in steps.values():
+        if step.want is None:
+            continue
+        for each in step.want.frontends:
+            other = holders.setdefault(each.frontend, step.name)
+            if other != step.name:
+                raise UsageProblem(
+                    f"frontend {format_frontend(each.frontend)} is asked for by {other!r} and {step.name!r}"
+                )
+    taken: list[str] = []
+    losers: dict[str, list[Frontend]] = {}
+    for name, old in have.services.items():
+        if name in steps:
+            continue
+        for each in old.frontends:
+            if each.frontend in holders:
+                shown = format_frontend(each.frontend)
+                taken.append(
+                    f"frontend {shown} of {holders[each.frontend]!r} belongs to service {name!r}{_whose(old)}"
+                )
+                losers.setdefault(name, []).append(each.frontend)
+    if not force:
+        _refuse(taken)
+    found = dict(steps)
+    for name, lost in losers.items():
+        old = have.services[name]
+        want = _without(old, lost)
+        shown = ", ".join(format_frontend(each) for each in lost)
+        notices.append(Notice(NOTE, f"service {name}", f"loses {shown}"))
+        found[name] = Step(CHANGED, name, old, want, name in have.broken, f"loses {shown}")
+    return found
+
+
+def _whose(service: Service) -> str:
+    return f" ({service.owner}'s)" if service.owner else f" ({BY_HAND})"
+
+
+def _without(service: Service, lost: Collection[Frontend]) -> Service:
+    """The service less some of its frontends, and what only they allowed it to say."""
+    kept = tuple(each for each in service.frontends if each.frontend not in lost)
+    kinds = {each.kind for each in kept}
+    return service._replace(
+        frontends=kept,
+        node_port=service.node_port if KIND_NODE_PORT in kinds else 0,
+        sources=service.sources if KIND_LOAD_BALANCER in kinds else (),
+    )
+
+
+def _bindings(
+    desired: Sequence[Desired], have: Have, prune: bool, force: bool, notices: list[Notice]
+) -> BindingSteps:
+    wanted: dict[bytes, str] = {}
+    owner_of: dict[bytes, str] = {}
+    deciding = set()
+    for each in desired:
+        if each.bindings is None:
+            continue
+        deciding.add(each.owner)
+        for binding in each.bindings:
+            key = binding.key()
+            if wanted.setdefault(key, binding.label) != binding.label:
+                raise UsageProblem(
+                    f"binding {format_binding(binding)} is asked for with label {wanted[key]!r} too"
+                )
+            owner_of[key] = each.owner
+    if not wanted and not (prune and deciding):
+        return BindingSteps(Plan([], [], [], 0), (), {}, ())
+    scope: dict[bytes, str] = {}
+    taken = []
+    owners: dict[bytes, str] = {}
+    disowned: list[bytes] = []
+    for key, label in wanted.items():
+        old = have.bindings.get(key)
+        if old is None:
+            if owner_of[key]:
+                owners[key] = owner_of[key]
+            continue
+        scope[key] = old
+        if old == label:
+            continue
+        holder = have.owners.get(key, "")
+        if holder != owner_of[key]:
+            if holder and not force:
+                shown = format_binding(Binding.from_key(key, old))
+                taken.append(f"binding {shown} belongs to {holder}")
+            if owner_of[key]:
+                owners[key] = owner_of[key]
+            else:
+                disowned.append(key)
+    _refuse(taken)
+    if prune:
+        for key, holder in have.owners.items():
+            if holder in deciding and key not in wanted and key in have.bindings:
+                scope[key] = have.bindings[key]
+                disowned.append(key)
+    made = plan_bindings(scope, wanted)
+    unchanged = tuple((key, label) for key, label in wanted.items() if scope.get(key) == label)
+    return BindingSteps(made, unchanged, owners, tuple(disowned))
