@@ -1,27 +1,42 @@
-"""The desired state as a document that `load-bindings` reads back: what `export` prints and `save` keeps."""
+"""The desired state as a document that `apply` reads back: what `export` prints and `save` keeps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from svcctl.errors import Incompatible
-from svcctl.render.records import Column, render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from svcctl.model.service import Service
     from svcctl.state.session import State
 
-COLUMNS = (
-    Column("LABEL", "label"),
-    Column("PROTOCOL", "protocol"),
-    Column("PREFIX", "prefix"),
-    Column("PORT", "port"),
-)
+VERSION = 1
+HEAD = {"version": VERSION, "owner": ""}
+"""What was made by hand stays so when the document is applied; a service of somebody else names its owner."""
 
 
-def read_desired(state: State) -> Mapping[bytes, str]:
-    """All bindings: 24-byte key -> label. Raises Incompatible when one has no label: a file would invent it one."""
+class Everything(NamedTuple):
+    """All bindings (24-byte key -> label) and services."""
+
+    bindings: Mapping[bytes, str]
+    services: tuple[Service, ...]
+
+
+def read_everything(state: State) -> Everything:
+    """What there is. Raises Incompatible when a binding has no label: a file would invent it one."""
+    from svcctl.maps import catalog
+
+    services: tuple[Service, ...] = ()
+    if state.has_half(catalog.BALANCER):
+        from svcctl.state.services import read_all
+
+        services = tuple(one.service for one in read_all(state).values())
+    return Everything(_read_bindings(state), services)
+
+
+def _read_bindings(state: State) -> Mapping[bytes, str]:
     from svcctl.model.binding import key_fields
     from svcctl.state import destinations
     from svcctl.state.bindings import read_labels
@@ -40,9 +55,29 @@ def read_desired(state: State) -> Mapping[bytes, str]:
     return labels
 
 
-def document(output: str, labels: Mapping[bytes, str]) -> Iterable[str]:
-    """Lines of the document, json or yaml: most specific bindings first, so equal states give equal files."""
+def document(output: str, everything: Everything) -> Iterable[str]:
+    """Lines of the document, json or yaml, in one order: equal states give equal files."""
+    if output == "yaml":
+        from svcctl.render import yaml
+
+        return yaml.whole(
+            {**HEAD, "bindings": list(_bindings(everything)), "services": _services(everything)}
+        )
+    from svcctl.render import json
+
+    return json.lists(HEAD, {"bindings": _bindings(everything), "services": _services(everything)})
+
+
+def _bindings(everything: Everything) -> Iterator[dict[str, Any]]:
     from svcctl.model.listing import listing_rows
 
-    rows = ((label, protocol, prefix, port) for protocol, prefix, port, label in listing_rows(labels))
-    return render(output, "bindings", rows, COLUMNS)
+    for protocol, prefix, port, label in listing_rows(everything.bindings):
+        yield {"label": label, "protocol": protocol, "prefix": prefix, "port": port}
+
+
+def _services(everything: Everything) -> list[dict[str, Any]]:
+    if not everything.services:
+        return []
+    from svcctl.model.sources.native_writing import service_entry
+
+    return [service_entry(one, "") for one in everything.services]

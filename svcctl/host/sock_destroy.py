@@ -55,6 +55,12 @@ class Peer(Record):
     cookie: int
     id: bytes
 
+    @property
+    def place(self) -> tuple[bytes, int]:
+        """The peer: address (16 bytes, IPv4 v4-mapped) and port."""
+        port, address = int.from_bytes(self.id[2:4], "big"), self.id[20:36]
+        return (sock_diag.MAPPED + address[:4] if self.family == 4 else address), port
+
 
 class Diag:
     """A line to the kernel about the sockets of one network namespace."""
@@ -87,6 +93,11 @@ class Diag:
             # In a filter AF_INET also matches the v4-mapped peer of an IPv6 socket.
             return self._dump(AF_INET, protocol, states, code) + self._dump(AF_INET6, protocol, states, code)
         return self._dump(AF_INET6, protocol, states, _destination(AF_INET6, address, port))
+
+    def connected(self, protocol: int) -> list[Peer]:
+        """All sockets that have a peer, of both families."""
+        states = _TCP_CONNECTED if protocol == TCP else _UDP_CONNECTED
+        return [one for family in (AF_INET, AF_INET6) for one in self._dump(family, protocol, states, b"")]
 
     def cookies(self) -> set[int]:
         """The cookies of all TCP and UDP sockets that the kernel lists, but those in time-wait: nobody has them."""

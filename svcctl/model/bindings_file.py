@@ -50,17 +50,18 @@ class FileProblem(UsageProblem):
         self.source = source
 
 
-def read_bindings(data: bytes | str, *, source: str = "") -> dict[bytes, str]:
+def read_bindings(data: bytes | str, *, source: str = "", native: bool = False) -> dict[bytes, str]:
     """The bindings of a whole file: key of 24 bytes -> label, in the order of the file.
 
-    `source` (the file's name) goes in front of error messages. Raises FileProblem, and nothing else, for any
+    `source` (the file's name) goes in front of error messages. `native`: the file may be what 'svcctl export' prints;
+    its services are passed over. Raises FileProblem, and nothing else, for any
     input. Equal labels are one string. The garbage collector is off meanwhile: it would walk the growing
     result again and again.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _read_document(_decode(data))
+        return _read_document(_decode(data), native)
     except FileProblem as problem:
         raise FileProblem(problem.path, problem.cause, hint=problem.hint, source=source) from None
     except MemoryError:
@@ -84,7 +85,7 @@ def _decode(data: bytes | str) -> str:
     return data
 
 
-def _read_document(text: str) -> dict[bytes, str]:
+def _read_document(text: str, native: bool) -> dict[bytes, str]:
     """The outer object."""
     at = _skip(text, 0)
     if at == len(text):
@@ -117,6 +118,12 @@ def _read_document(text: str) -> dict[bytes, str]:
             value, at = _read_value(text, at, "$.schema")
             if type(value) is not int or value != SCHEMA:
                 raise FileProblem("$.schema", f"expected {SCHEMA}, got {_shown(value)}")
+        elif native and key == "services":
+            _, at = _read_value(text, at, "$.services")
+        elif native and key in ("version", "owner"):
+            value, at = _read_value(text, at, f"$.{key}")
+            if key == "version" and (type(value) is not int or value != 1):
+                raise FileProblem("$.version", f"expected 1, got {_shown(value)}")
         else:
             raise FileProblem("$", f"unknown key {show(key)}", hint="known keys: bindings, schema")
         at = _skip(text, at)

@@ -36,6 +36,22 @@ def document(
     yield "]}"
 
 
+def lists(head: Mapping[str, Any], lists: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[str]:
+    """Lines of an object with several lists behind `head`; as `document` otherwise."""
+    encoded = [(_encode(key), [_encode(one) for one in objects]) for key, objects in lists.items()]
+    start = _encode(head)[:-1]
+    for key, lines in encoded:
+        start += f",{key}:["
+        if lines:
+            yield start
+            for line in lines[:-1]:
+                yield line + ","
+            yield lines[-1]
+            start = ""
+        start += "]"
+    yield start + "}"
+
+
 def stream(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """One line of JSON for each object, as they come."""
     return map(_encode, objects)

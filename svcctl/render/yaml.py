@@ -16,6 +16,11 @@ def document(
     noun: str, objects: Iterable[Mapping[str, Any]], extra: Mapping[str, Any] | None = None
 ) -> Iterator[str]:
     """Lines of one YAML document. Raises SvcctlError when PyYAML is not installed."""
+    return whole({"schema": SCHEMA, **(extra or {}), noun: list(objects)})
+
+
+def whole(value: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of any object. Raises as `document`."""
     try:
         import yaml
     except ModuleNotFoundError as e:
@@ -23,8 +28,9 @@ def document(
             "output format yaml: PyYAML is not installed", hint="install python3-yaml, or use -o json"
         ) from e
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    whole = {"schema": SCHEMA, **(extra or {}), noun: [_plain(one) for one in objects]}
-    text: str = yaml.dump(whole, Dumper=dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
+    text: str = yaml.dump(
+        _plain(dict(value)), Dumper=dumper, sort_keys=False, allow_unicode=True, width=1 << 30
+    )
     return iter(text.splitlines())
 
 

@@ -150,7 +150,7 @@ def _write_bindings(writer: Writer, plan: ApplyPlan, progress: Callable[[int, in
     forget_owners(writer, steps.disowned)
 
 
-def ended_flows(prepared: Prepared) -> dict[int, set[Backend]]:
+def left_backends(prepared: Prepared) -> dict[int, set[Backend]]:
     """Service id -> the backends it no longer has, of services that are reached by UDP."""
     found: dict[int, set[Backend]] = {}
     for part in prepared.services.parts if prepared.services is not None else ():

@@ -205,6 +205,13 @@ def entries_of(state: State, cookie: int) -> list[ReverseEntry]:
     return list(entries(data)) if data is not None else []
 
 
+def all_entries(state: State) -> Iterator[tuple[int, ReverseEntry]]:
+    """(cookie, entry) of all sockets."""
+    for key, data in state.map("reverse").items(LOCK):
+        for entry in entries(data):
+            yield U64.unpack(key)[0], entry
+
+
 def _stand(names: Names, cookie: int, entry: ReverseEntry) -> Stand:
     # As the programs judge it: by what the lane's blocks say now, never by the name alone.
     live = any(owner == entry.service for _, owner in names.blocks(entry.lane))

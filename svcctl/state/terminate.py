@@ -16,11 +16,11 @@ from svcctl.host.all_netns import Namespaces
 from svcctl.host.sock_destroy import Diag
 from svcctl.model.constants import TCP, UDP
 from svcctl.record import Record
-from svcctl.state.remembered import entries_of
+from svcctl.state.remembered import all_entries, entries_of
 from svcctl.state.service_listing import lane_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from svcctl.host.sock_destroy import Peer
     from svcctl.model.service_endpoint import Backend
@@ -88,6 +88,29 @@ def terminate(
             for peer in _users(state, diag, service, wanted, (UDP, TCP) if tcp else (UDP,)):
                 counts[peer.protocol] += dry_run or diag.destroy(peer)
     return Ended(counts[UDP], counts[TCP] if tcp else None, tuple(found.unseen))
+
+
+def terminate_udp(state: State, gone: Mapping[int, Collection[Backend]]) -> Ended:
+    """End the connected UDP sockets that go to backends their service no longer has: service id -> backends.
+
+    What the balancer remembers is read first, at once: when no socket was sent there nobody looks for sockets, and
+    else each network namespace's are listed once, however many services and backends have changed. Raises as
+    `terminate`.
+    """
+    sockets: dict[int, set[tuple[bytes, int]]] = {}
+    places = {service: {backend[1:] for backend in backends} for service, backends in gone.items()}
+    for cookie, entry in all_entries(state):
+        place = (entry.backend_address, entry.backend_port)
+        if place in places.get(entry.service, ()):
+            sockets.setdefault(cookie, set()).add(place)
+    ended = 0
+    found = Namespaces() if sockets else None
+    for netns in found or ():
+        with Diag(netns) as diag:
+            for peer in diag.connected(UDP):
+                if peer.place in sockets.get(peer.cookie, ()):
+                    ended += diag.destroy(peer)
+    return Ended(ended, None, tuple(found.unseen) if found else ())
 
 
 def _users(

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 @noun(
     "export",
-    examples=("svcctl export > bindings.json", "svcctl export | svcctl load-bindings -"),
+    examples=("svcctl export > state.json", "svcctl export | ssh other svcctl apply -f - --prune"),
     exits=(0, 2, 3, 4, 7),
 )
 def command(env: Env) -> None:
-    """Print the bindings as the file that 'svcctl load-bindings' takes (svcctl-bindings(5)).
+    """Print bindings and services as the file that 'svcctl apply' takes (svcctl(5)).
 
-    JSON, or YAML with -o yaml. Loading it back changes nothing. Sockets are not in it: those are registered by the
-    services that own them.
+    JSON, or YAML with -o yaml. Applying it changes nothing; 'svcctl load-bindings' takes its bindings alone. Sockets
+    are not in it: those are registered by the services that own them.
     """
     from svcctl.cli.access import reading
-    from svcctl.cli.desired import document, read_desired
+    from svcctl.cli.desired import document, read_everything
 
     if env.output in ("jsonl", "name"):
         raise UsageProblem(f"export: -o {env.output}: a document is json or yaml")
     if env.output != "yaml":
         env.output = "json"  # text and wide too: it is made for a file
-    env.write_lines(document(env.output, reading(env, read_desired)))
+    env.write_lines(document(env.output, reading(env, read_everything)))

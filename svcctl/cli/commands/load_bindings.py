@@ -48,7 +48,7 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
 
     progress = Progress(env, "load-bindings")
     progress.step("reading")
-    want = read_bindings(read_input(file, env), source="" if file == "-" else file)
+    want = read_bindings(read_input(file, env), source="" if file == "-" else file, native=True)
     # Millions of small objects that nothing refers to in a circle: the collector would only walk them.
     gc.disable()
     try:

@@ -28,17 +28,18 @@ def command(env: Env, file: str) -> None:
     changed it is left alone.
     """
     from svcctl.cli.access import reading_surely
-    from svcctl.cli.desired import document, read_desired
+    from svcctl.cli.desired import document, read_everything
 
     before = _content(file)
-    labels = reading_surely(env, read_desired)
-    data = "".join(f"{line}\n" for line in document("json", labels)).encode()
+    everything = reading_surely(env, read_everything)
+    data = "".join(f"{line}\n" for line in document("json", everything)).encode()
     action = CREATED if before is None else UNCHANGED if before == data else CHANGED
     if action != UNCHANGED and not env.dry_run:
         _write(file, data)
-    note = f"{len(labels)} binding{'' if len(labels) == 1 else 's'}"
+    counts = {"bindings": len(everything.bindings), "services": len(everything.services)}
+    note = ", ".join(f"{count} {noun[: -1 if count == 1 else None]}" for noun, count in counts.items())
     words = None if action == UNCHANGED else _WORDS
-    env.emit_changes([Change(action, "file", file, note, {"bindings": len(labels)}, words)])
+    env.emit_changes([Change(action, "file", file, note, counts, words)])
 
 
 def _content(file: str) -> bytes | None:

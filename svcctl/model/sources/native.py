@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from svcctl.model.bad_value import show
 from svcctl.model.desired import CONSUL, NATIVE, NOMAD, NOTE, Desired, Notice
+from svcctl.model.label import check_name
+from svcctl.model.service import MAX_OWNER_BYTES
 from svcctl.model.service_endpoint import format_frontend
 from svcctl.model.sources.fields import Fields
 from svcctl.model.sources.native_bindings import read_bindings
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "document", "read"]
 
 VERSION = 1
-KEYS = ("version", "bindings", "services")
+KEYS = ("version", "owner", "bindings", "services")
 
 MAX_FRONTENDS = 262_144
 """Of a file. A range of ports counts as all of its ports."""
@@ -48,7 +50,7 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
 
     Raises InputProblem.
     """
-    owner = options.owner or NATIVE
+    owner = options.owner or _owner_of(documents)
     services: dict[str, Service] = {}
     owners_of: dict[Frontend, str] = {}
     bindings: dict[bytes, Binding] | None = None
@@ -80,6 +82,24 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         notices=_notices(registries, used),
         blockers=_blockers(registries, used),
     )
+
+
+def _owner_of(documents: Sequence[Document]) -> str:
+    """Who the documents say their objects belong to. They have to agree: it is one state that is asked for."""
+    found: str | None = None
+    for each in documents:
+        fields = _document(each)
+        owner = NATIVE
+        if "owner" in fields:
+            owner = fields.text("owner")
+            if owner:
+                owner = fields.parsed(lambda text: check_name("owner", text, MAX_OWNER_BYTES), owner, "owner")
+        if found is not None and owner != found:
+            raise fields.problem(
+                f"the objects are {show(owner)}'s, those of an earlier document {show(found)}'s"
+            )
+        found = owner
+    return NATIVE if found is None else found
 
 
 def _document(document: Document) -> Fields:

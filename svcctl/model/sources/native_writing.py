@@ -42,14 +42,18 @@ def document(desired: Desired) -> dict[str, Any]:
     from svcctl.model.binding import sort_key
 
     whole: dict[str, Any] = {"version": 1}
+    if desired.owner != NATIVE:
+        whole["owner"] = desired.owner
     if desired.bindings is not None:
         whole["bindings"] = [_binding(one) for one in sorted(desired.bindings, key=sort_key)]
-    whole["services"] = [service_entry(one) for one in sorted(desired.services, key=lambda one: one.name)]
+    whole["services"] = [
+        service_entry(one, desired.owner) for one in sorted(desired.services, key=lambda one: one.name)
+    ]
     return whole
 
 
-def service_entry(service: Service) -> dict[str, Any]:
-    """One entry of `services`."""
+def service_entry(service: Service, owner: str = NATIVE) -> dict[str, Any]:
+    """One entry of `services`; `owner` is who the document's objects belong to."""
     entry: dict[str, Any] = {
         "name": service.name,
         "frontends": [_frontend(each) for each in _said(service)],
@@ -68,7 +72,7 @@ def service_entry(service: Service) -> dict[str, Any]:
         "local_ready": service.local_ready,
     }
     entry.update((key, value) for key, value in extra.items() if value)
-    if service.owner != NATIVE:
+    if service.owner != owner:
         entry["owner"] = service.owner
     return entry
 

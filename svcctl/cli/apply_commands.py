@@ -1,0 +1,234 @@
+"""What apply, diff and check -f share: the options about inputs, reading them, and saying what a plan comes to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from svcctl.cli.options import option
+from svcctl.cli.params import FILE, WORD, Word
+from svcctl.errors import SvcctlError, UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from svcctl.cli.env import Env
+    from svcctl.model.apply_plan import ApplyPlan
+    from svcctl.model.desired import Desired, Notice
+    from svcctl.model.prefix import Prefix
+
+_INPUT_OPTIONS = (
+    (
+        ("--owner",),
+        "owner",
+        {"type": WORD, "metavar": "NAME", "help": "Who the objects belong to [the kind of input]."},
+    ),
+    (
+        ("--node",),
+        "node",
+        {"type": WORD, "metavar": "NAME", "help": "This node's name in the inputs [the host's name]."},
+    ),
+    (
+        ("--zone",),
+        "zone",
+        {"type": WORD, "metavar": "NAME", "help": "This node's zone, where no Node object says it."},
+    ),
+    (
+        ("--external-ips",),
+        "external_ips",
+        {
+            "type": WORD,
+            "multiple": True,
+            "metavar": "allow|deny|PREFIX",
+            "help": "Which externalIPs of Kubernetes are served; prefixes may be repeated [allow].",
+        },
+    ),
+    (
+        ("--node-port-addresses",),
+        "node_port_addresses",
+        {
+            "type": WORD,
+            "multiple": True,
+            "metavar": "PREFIX|primary",
+            "help": "Addresses of this node that serve node ports; may be repeated [all].",
+        },
+    ),
+    (
+        ("--consul-address",),
+        "consul_address",
+        {
+            "type": WORD,
+            "metavar": "TAG",
+            "help": "Which tagged address of Consul to take: lan, wan ... [the service's].",
+        },
+    ),
+    (
+        ("--compat",),
+        "compat",
+        {
+            "type": Word("compat", "headless-label"),
+            "multiple": True,
+            "metavar": "headless-label",
+            "help": "Behave as older versions of a source did; may be repeated.",
+        },
+    ),
+    (
+        ("--partial",),
+        "partial",
+        {"is_flag": True, "help": "Take what can be taken where an input has something that cannot be."},
+    ),
+)
+
+
+def input_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    """The options that say how inputs are to be read."""
+    for names, key, attributes in reversed(_INPUT_OPTIONS):
+        function = option(*names, key, **attributes)(function)
+    return function
+
+
+def file_option(help: str, *, required: bool = True) -> Callable[..., Any]:
+    """-f, any number of times."""
+    return option(
+        "-f", "--file", "files", type=FILE, multiple=True, required=required, metavar="FILE", help=help
+    )
+
+
+def read_desired(env: Env, files: Sequence[str], options: dict[str, Any]) -> list[Desired]:
+    """Read the inputs and say what there is to know of them. Raises UsageProblem."""
+    from svcctl.cli.input import read_input
+    from svcctl.model.sources.detect import read_inputs
+    from svcctl.model.sources.options import Options
+
+    chosen = Options(
+        node=options.get("node") or os.uname().nodename.lower(),
+        zone=options.get("zone") or "",
+        owner=_owner(options.get("owner")),
+        external_ips=_external_ips(options.get("external_ips") or ()),
+        node_port_addresses=tuple(options.get("node_port_addresses") or ()),
+        partial=bool(options.get("partial")),
+        compat=tuple(options.get("compat") or ()),
+        consul_address=options.get("consul_address") or "",
+    )
+    if files.count("-") > 1:
+        raise UsageProblem("standard input is named twice")
+    desired = read_inputs([("" if file == "-" else file, read_input(file, env)) for file in files], chosen)
+    for each in desired:
+        say(env, each.notices)
+    return desired
+
+
+def _owner(name: str | None) -> str:
+    from svcctl.model.label import check_name
+    from svcctl.model.service import MAX_OWNER_BYTES
+
+    return check_name("owner", name, MAX_OWNER_BYTES) if name else ""
+
+
+def _external_ips(words: Sequence[str]) -> tuple[Prefix, ...] | None:
+    from svcctl.model.prefix import parse_prefix
+
+    if not words or tuple(words) == ("allow",):
+        return None
+    if tuple(words) == ("deny",):
+        return ()
+    if {"allow", "deny"} & set(words):
+        raise UsageProblem("--external-ips: allow and deny stand alone")
+    return tuple(parse_prefix(one) for word in words for one in word.split(","))
+
+
+def say(env: Env, notices: Sequence[Notice]) -> None:
+    """Notices of inputs and plans, to stderr."""
+    from svcctl.model.desired import WARNING
+
+    for level, subject, text in notices:
+        line = f"{subject}: {text}" if subject else text
+        (env.warn if level == WARNING else env.notice)(line)
+
+
+def refuse_outage(action: str, desired: Sequence[Desired]) -> None:
+    """Raise SvcctlError for an input that may be an outage rather than a wish."""
+    blockers = [text for each in desired for text in each.blockers]
+    if blockers:
+        raise SvcctlError(
+            f"{action}: nothing is changed: {'; '.join(blockers)}", hint="--force takes the input as it is"
+        )
+
+
+def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str, Any]]:
+    """Every object of a plan: kind, name, action, owner, note, and what of it changes."""
+    from svcctl.model.apply_plan import UNCHANGED
+    from svcctl.model.service_plan import diff, lines
+
+    for step in plan.services:
+        if step.action == UNCHANGED and not unchanged:
+            continue
+        some = step.want or step.have
+        assert some is not None
+        details = None
+        if step.have is not None and step.want is not None and step.action != UNCHANGED:
+            details = lines(diff(step.have, step.want), step.name) or None
+        yield {
+            "action": step.action,
+            "kind": "service",
+            "name": step.name,
+            "owner": some.owner or None,
+            "note": step.note or None,
+            "details": details,
+        }
+    yield from _bindings(plan, unchanged)
+
+
+def _bindings(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
+    from svcctl.model.apply_plan import CHANGED, CREATED, DELETED, UNCHANGED
+    from svcctl.model.binding import Binding, format_binding
+
+    steps = plan.bindings
+    rows = [(CREATED, key, label, None) for key, label in steps.plan.added]
+    rows += [(CHANGED, key, label, f"was {old}") for key, label, old in steps.plan.replaced]
+    rows += [(DELETED, key, label, None) for key, label in steps.plan.removed]
+    if unchanged:
+        rows += [(UNCHANGED, key, label, None) for key, label in steps.unchanged]
+    for action, key, label, note in rows:
+        name = format_binding(Binding.from_key(key, label))
+        owner = steps.owners.get(key)
+        yield {"action": action, "kind": "binding", "name": name, "owner": owner, "note": note}
+
+
+def counts_of(plan: ApplyPlan) -> dict[str, int]:
+    """How many objects are created, changed, deleted and left alone."""
+    from svcctl.model.apply_plan import CHANGED, CREATED, DELETED, UNCHANGED
+
+    counts = dict.fromkeys((CREATED, CHANGED, DELETED, UNCHANGED), 0)
+    for step in plan.services:
+        counts[step.action] += 1
+    bindings = plan.bindings
+    counts[CREATED] += len(bindings.plan.added)
+    counts[CHANGED] += len(bindings.plan.replaced)
+    counts[DELETED] += len(bindings.plan.removed)
+    counts[UNCHANGED] += len(bindings.unchanged)
+    return counts
+
+
+_TODO = {"created": "create", "changed": "change", "deleted": "delete", "unchanged": "leave"}
+
+
+def emit_plan(env: Env, plan: ApplyPlan, *, dry_run: bool, unchanged: bool, details: bool) -> None:
+    """Print a plan: `service default/web:80/TCP created`, a line an object, and the totals."""
+    from svcctl.render.changes import summary
+    from svcctl.render.text import escape
+
+    objects = list(changes_of(plan, unchanged=unchanged))
+    counts = counts_of(plan)
+
+    def lines() -> Iterator[str]:
+        for one in objects:
+            note = f" ({one['note']})" if one["note"] else ""
+            end = " (dry run)" if dry_run else ""
+            yield escape(f"{one['kind']} {one['name']} {one['action']}{note}{end}")
+            if details:
+                yield from (escape(f"  {line}") for line in one.get("details") or ())
+        yield summary(counts, dry_run)
+
+    extra: dict[str, Any] = {"dry_run": True} if dry_run else {}
+    env.emit_objects("changes", objects, lines, name="name", extra=extra | {"counts": counts})

@@ -1,0 +1,84 @@
+"""`svcctl apply`: makes services and bindings those of a desired state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from svcctl.cli.apply_commands import file_option, input_options
+from svcctl.cli.options import option, verb
+
+if TYPE_CHECKING:
+    from svcctl.cli.env import Env
+
+
+@verb(
+    "apply",
+    examples=(
+        "svcctl apply -f services.yaml",
+        "kubectl get services,endpointslices,nodes -A -o json | svcctl apply -f - --prune",
+        "ipvsadm -S -n | svcctl apply -f - --dry-run",
+        "svcctl export | ssh other svcctl apply -f - --prune",
+    ),
+    exits=(0, 1, 2, 3, 4, 6, 7, 8, 9),
+)
+@file_option("What is wanted (svcctl(5), Kubernetes objects, ...), - for standard input; may be repeated.")
+@option("--prune", is_flag=True, help="Remove what the same owner made and the input no longer has.")
+@option(
+    "--force", is_flag=True, help="Apply what may be an outage, and take over what belongs to other owners."
+)
+@input_options
+def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **options: Any) -> None:
+    """Make services and bindings what the inputs say: svcctl's own YAML or JSON, Kubernetes Services, EndpointSlices
+    and Nodes, ipvsadm -S -n, keepalived.conf, tubectl's bindings, Consul and Nomad, told apart by their content.
+
+    All inputs are read and checked, and the whole plan is made, before anything is written. What is as it should be
+    is not touched. What the input lacks stays unless --prune is given, and what others made, or was made by hand,
+    stays in any case.
+    """
+    import gc
+
+    from svcctl.cli.access import planning
+    from svcctl.cli.apply_commands import emit_plan, read_desired, refuse_outage, say
+    from svcctl.cli.progress import Progress
+    from svcctl.state.apply import carry_out, prepare
+
+    progress = Progress(env, "apply")
+    progress.step("reading")
+    # Many small objects that nothing refers to in a circle: the collector would only walk them.
+    gc.disable()
+    try:
+        desired = read_desired(env, files, options)
+        if not force:
+            refuse_outage("apply", desired)
+        with planning(env) as (state, writer):
+            progress.step("comparing")
+            prepared = prepare(state, desired, prune=prune, force=force)
+            if writer is not None:
+                progress.step("writing")
+                carry_out(writer, prepared, progress.count)
+                progress.end()
+                _end_flows(env, writer, prepared)
+    finally:
+        progress.end()
+        gc.enable()
+    say(env, prepared.plan.notices)
+    emit_plan(env, prepared.plan, dry_run=env.dry_run, unchanged=True, details=bool(env.verbosity))
+
+
+def _end_flows(env: Env, writer: Any, prepared: Any) -> None:
+    """UDP sockets that still go to backends which left. It must not make a failure of what is done."""
+    from svcctl.errors import SvcctlError
+    from svcctl.state.apply import left_backends
+
+    gone = left_backends(prepared)
+    if not gone:
+        return
+    from svcctl.state.terminate import terminate_udp
+
+    try:
+        ended = terminate_udp(writer, gone)
+    except (SvcctlError, OSError) as error:
+        env.warn(f"end UDP sockets of backends that left: {error}")
+        return
+    if ended.udp:
+        env.notice(f"ended {ended.udp} UDP socket{'' if ended.udp == 1 else 's'} of backends that left")
