@@ -155,6 +155,35 @@ def refuse_outage(action: str, desired: Sequence[Desired]) -> None:
         )
 
 
+def check_inputs(env: Env, files: Sequence[str], options: dict[str, Any]) -> int:
+    """Read inputs and say what they ask for, as far as that can be told without a state."""
+    from svcctl.errors import Exit
+    from svcctl.model.apply_plan import Have, plan_apply
+    from svcctl.render.text import escape
+
+    desired = read_desired(env, files, options)
+    plan_apply(desired, Have({}))
+    rows = [
+        {
+            "kind": each.kind,
+            "owner": each.owner,
+            "services": len(each.services),
+            "bindings": None if each.bindings is None else len(each.bindings),
+            "blockers": list(each.blockers) or None,
+        }
+        for each in desired
+    ]
+
+    def lines() -> Iterator[str]:
+        for each in desired:
+            bindings = "" if each.bindings is None else f", {len(each.bindings)} bindings"
+            yield escape(f"{each.kind}: {len(each.services)} services{bindings}")
+            yield from (escape(f"{each.kind}: would be refused: {text}") for text in each.blockers)
+
+    env.emit_objects("inputs", rows, lines, name="kind")
+    return Exit.FAILURE if any(each.blockers for each in desired) else Exit.OK
+
+
 def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str, Any]]:
     """Every object of a plan: kind, name, action, owner, note, and what of it changes."""
     from svcctl.model.apply_plan import UNCHANGED
@@ -184,6 +213,7 @@ def _bindings(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
     from svcctl.model.binding import Binding, format_binding
 
     steps = plan.bindings
+    rows: list[tuple[str, bytes, str, str | None]]
     rows = [(CREATED, key, label, None) for key, label in steps.plan.added]
     rows += [(CHANGED, key, label, f"was {old}") for key, label, old in steps.plan.replaced]
     rows += [(DELETED, key, label, None) for key, label in steps.plan.removed]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.cli.apply_commands import file_option, input_options
 from svcctl.cli.options import option, verb
 from svcctl.errors import Exit, SvcctlError, Trouble, UsageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from svcctl.cli.env import Env
     from svcctl.state.audit import Finding
@@ -19,16 +21,30 @@ BROKEN, MENDED, UNDECIDED = "mendable", "mended", "undecided"
 
 @verb(
     "check",
-    examples=("svcctl check", "svcctl check --repair", "svcctl check -o json"),
+    examples=(
+        "svcctl check",
+        "svcctl check --repair",
+        "svcctl check -o json",
+        "svcctl check -f services.yaml",
+    ),
     exits=(0, 1, 2, 10),
 )
 @option("--repair", is_flag=True, help="Mend what needs no decision, and say what is left to decide.")
-def command(env: Env, repair: bool) -> int:
+@file_option("Check these inputs of 'svcctl apply' instead, without a kernel or root.", required=False)
+@input_options
+def command(env: Env, repair: bool, files: tuple[str, ...], **options: Any) -> int:
     """Verify the state against itself and against the kernel: pins, modes, programs, attachments, counts, sockets.
 
     Traffic goes on meanwhile; other writers wait. Ends with 1 if there are problems, after --repair if some are
-    left, and with 10 if it could not look.
+    left, and with 10 if it could not look. With -f it reads inputs as 'svcctl apply' would, and ends with 1 if that
+    would refuse them.
     """
+    if files:
+        if repair:
+            raise UsageProblem("check: --repair: not with -f, which looks at no state")
+        from svcctl.cli.apply_commands import check_inputs
+
+        return check_inputs(env, files, options)
     from svcctl.bpf.errors import BpfError
     from svcctl.cli.access import command_line, place
     from svcctl.state.check import check
