@@ -323,11 +323,11 @@ def _check_node_port(service: Service) -> None:
 def _check_members(members: Iterable[Member]) -> None:
     seen = set()
     for member in members:
-        text = format_backend(member.backend)
         if member.backend in seen:
-            raise BadValue("backend", text, "is named twice")
+            raise BadValue("backend", format_backend(member.backend), "is named twice")
         seen.add(member.backend)
         if not 0 <= member.weight <= MAX_WEIGHT:
-            raise BadValue("backend", text, f"expected a weight of 0-{MAX_WEIGHT}, got {member.weight}")
+            cause = f"expected a weight of 0-{MAX_WEIGHT}, got {member.weight}"
+            raise BadValue("backend", format_backend(member.backend), cause)
         if member.state not in STATE_NAMES:
-            raise BadValue("backend", text, f"has the unknown state {member.state}")
+            raise BadValue("backend", format_backend(member.backend), f"has the unknown state {member.state}")
