@@ -1,0 +1,343 @@
+"""`svcctl apply`, `diff`, `export` and `check -f` on the pinned maps: ownership, pruning, what is written and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svcctl.model.constants import TCP
+from svcctl.model.desired import KUBERNETES
+from svcctl.model.prefix import parse_prefix
+from svcctl.state.place import Place
+from svcctl.state.session import open_reader
+from svcctl.state.writer import open_writer
+from tests.lib import applying
+from tests.lib.applying import actions, apply, desired, plain_services, problems, service
+from tests.lib.balanced import VIP, Balanced
+from tests.lib.inspect_state import generation
+from tests.lib.svc import svc, svc_process
+from tests.lib.world import World
+
+FILE = """
+version: 1
+services:
+  - name: shop
+    frontends: ["10.96.0.10:80/tcp", {address: "203.0.113.1:80/tcp", kind: load-balancer}]
+    backends: ["10.1.0.1:8080", {address: "10.1.0.2:8080", weight: 3}]
+    sources: [10.0.0.0/8, "2001:db8::/32"]
+  - name: dns
+    frontends: ["10.96.0.53:53/udp", "[2001:db8:96::53]:53/udp"]
+    backends: ["10.1.0.9:53", "[2001:db8::9]:53"]
+    node_port: 30053
+    affinity: 60
+"""
+BINDINGS = """bindings:
+  - {label: web, protocol: tcp, prefix: 192.0.2.0/24, port: 443}
+  - {label: web, protocol: tcp, prefix: 192.0.2.1, port: 443}
+"""
+
+
+def put(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "state.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_applied_twice_the_second_writes_nothing(balanced: Balanced, tmp_path: Path) -> None:
+    file = put(tmp_path, FILE)
+    assert svc("apply", "-f", file, "--dry-run").out.splitlines() == [
+        "service dns created (dry run)",
+        "service shop created (dry run)",
+        "2 created, 0 changed, 0 deleted, 0 unchanged (dry run)",
+    ]
+    assert svc("services").out.count("\n") == 1
+    assert svc("apply", "-f", file).out.splitlines()[:2] == ["service dns created", "service shop created"]
+    before = generation()
+    again = svc("apply", "-f", file, "-o", "json").json
+    assert again["counts"] == {"created": 0, "changed": 0, "deleted": 0, "unchanged": 2}
+    assert [(one["kind"], one["name"], one["action"]) for one in again["changes"]] == [
+        ("service", "dns", "unchanged"),
+        ("service", "shop", "unchanged"),
+    ]
+    assert generation() == before
+    assert problems() == []
+
+
+def test_export_applied_writes_nothing(balanced: Balanced, tmp_path: Path) -> None:
+    """Made by hand, by one owner and another: all of it stays whose it is."""
+    svc("attach", "netns", "--max-bindings", 1000, "--max-destinations", 64)
+    svc("apply", "-f", put(tmp_path, FILE + BINDINGS))
+    svc("apply", "-f", put(tmp_path, FILE.replace("shop", "s2").replace("dns", "d2")), code=6)
+    balanced.add("hand", "10.96.0.77:80/tcp", backends=["10.1.0.1:8080,weight=9", "10.1.0.3:80"], affinity=7)
+    svc("backend", "drain", "hand", "10.1.0.3:80")
+    svc("bind", "own", "udp", "192.0.2.9", 53)
+    before, text = generation(), svc("export").out
+    assert {one.get("owner") for one in json.loads(text)["services"]} == {"native", None}
+    for form in ("json", "yaml"):
+        file = put(tmp_path, svc("export", "-o", form).out)
+        assert "0 created, 0 changed, 0 deleted, 6 unchanged" in svc("apply", "-f", file).out
+        assert "0 changed" in svc("apply", "-f", file, "--prune").out
+        assert svc("diff", "-f", file, "--prune").out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
+    assert "3 unchanged" in svc("load-bindings", file if form == "json" else put(tmp_path, text)).out
+    assert generation() == before
+    # On a host that has nothing it makes the same, and the same export.
+    everything = svc("export").out
+    svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\nbindings: []\n"), "--prune")
+    svc("service", "delete", "hand")
+    svc("unbind", "own", "udp", "192.0.2.9", 53)
+    assert json.loads(svc("export").out)["services"] == []
+    svc("apply", "-f", put(tmp_path, everything))
+    assert svc("export").out == everything
+    assert problems() == []
+
+
+def test_diff_ends_as_diff_does(balanced: Balanced, tmp_path: Path) -> None:
+    file = put(tmp_path, FILE)
+    assert "service shop created" in svc("diff", "-f", file, code=1).out
+    svc("apply", "-f", file)
+    svc("diff", "-f", file)
+    before = generation()
+    file = put(tmp_path, FILE.replace("10.1.0.1:8080", "10.1.0.3:8080"))
+    assert svc("diff", "-f", file, code=1).out.splitlines() == [
+        "service shop changed",
+        "  backend 10.1.0.3:8080 added",
+        "  backend 10.1.0.1:8080 deleted",
+        "0 created, 1 changed, 0 deleted, 1 unchanged",
+    ]
+    assert generation() == before
+    svc("diff", "-f", put(tmp_path, "version: 1\nservices: 7\n"), code=2)
+    svc("apply", "-f", put(tmp_path, FILE), "--owner", "other", code=0)
+    svc(
+        "diff", "-f", put(tmp_path, FILE.replace("affinity: 60", "affinity: 61")), "--owner", "other", code=10
+    )
+
+
+def test_diff_without_state(world: World, tmp_path: Path) -> None:
+    assert svc("diff", "-f", put(tmp_path, FILE), code=10).out == ""
+    svc("apply", "-f", put(tmp_path, FILE), code=3)
+    svc("load", "--no-dispatcher")
+    assert "attach cgroup" in svc("apply", "-f", put(tmp_path, FILE), code=3).err
+    assert "attach netns" in svc("apply", "-f", put(tmp_path, "version: 1\n" + BINDINGS), code=3).err
+
+
+def test_check_of_a_file_needs_nothing(tmp_path: Path) -> None:
+    assert svc("check", "-f", put(tmp_path, FILE + BINDINGS)).out == "native: 2 services, 2 bindings\n"
+    svc("check", "-f", put(tmp_path, FILE.replace("8080", "80800")), code=2)
+    svc("check", "-f", put(tmp_path, ""), code=2)
+    svc("check", "-f", put(tmp_path, FILE), "--repair", code=2)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "   \n", "{", '{"kind": "Status"}', '{"version": 1, "services": [{"na', "<html>"]
+)
+def test_what_is_no_state_changes_nothing(balanced: Balanced, tmp_path: Path, text: str) -> None:
+    svc("apply", "-f", put(tmp_path, FILE))
+    before = generation()
+    ran = svc("apply", "-f", put(tmp_path, text), "--prune", code=None)
+    assert ran.code in (1, 2)
+    assert ran.err.startswith("svcctl: error: ")
+    assert generation() == before
+
+
+def test_several_files_and_standard_input(balanced: Balanced, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.json"
+    one.write_text(FILE)
+    two.write_text(
+        '{"version": 1, "services": [{"name": "more", "frontends": ["10.96.0.11:80/tcp"], "backends": []}]}'
+    )
+    ran = svc_process("apply", "-f", one, "-f", "-", input=two.read_text())
+    assert [line.split()[1] for line in ran.out.splitlines()[:3]] == ["dns", "more", "shop"]
+    svc("apply", "-f", one, "-f", one, code=2)
+
+
+def test_what_may_be_an_outage_is_refused(balanced: Balanced) -> None:
+    """The same through the command is the readers' to test: here what is made of their blockers."""
+    from svcctl.cli.apply_commands import refuse_outage
+    from svcctl.errors import SvcctlError
+
+    with pytest.raises(SvcctlError, match="nothing is changed: no EndpointSlices") as raised:
+        refuse_outage("apply", [desired(blockers=("no EndpointSlices",))])
+    assert (raised.value.exit_code, "--force" in (raised.value.hint or "")) == (1, True)
+
+
+def test_owners(balanced: Balanced, tmp_path: Path) -> None:
+    balanced.add("hand", "10.96.0.77:80/tcp", backends=["10.1.0.1:1"])
+    svc("apply", "-f", put(tmp_path, FILE))
+    more = "version: 1\nservices:\n  - {name: more, frontends: ['10.96.0.11:80/tcp'], backends: []}\n"
+    svc("apply", "-f", put(tmp_path, more), "--owner", "other", "--prune")
+    assert {name: one.owner for name, one in plain_services().items()} == {
+        "dns": "native",
+        "shop": "native",
+        "hand": "",
+        "more": "other",
+    }
+    ran = svc("apply", "-f", put(tmp_path, more.replace("[]", "['10.1.0.1:1']")), code=6)
+    assert "service 'more' belongs to other" in ran.err
+    ran = svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", code=6)
+    assert "10.96.0.11:80/tcp" in ran.err
+    assert "'more'" in ran.err
+    svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", "--force")
+    assert plain_services()["more"].frontends == ()
+    svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\n"), "--prune")
+    assert list(plain_services()) == ["hand", "mine", "more"]
+    assert problems() == []
+
+
+def test_owners_of_bindings_end_with_what_a_hand_does(loaded: World, tmp_path: Path) -> None:
+    file = put(tmp_path, "version: 1\n" + BINDINGS)
+    none = tmp_path / "none.yaml"
+    none.write_text("version: 1\nbindings: []\n")
+    svc("apply", "-f", file)
+    svc("bind", "blue", "tcp", "192.0.2.0/24", 443, "--replace")  # by hand now
+    svc("unbind", "web", "tcp", "192.0.2.1", 443)
+    svc("bind", "web", "tcp", "192.0.2.1", 443)  # and so is this
+    assert "0 deleted" in svc("apply", "-f", none, "--prune").out
+    assert len(svc("bindings", "-o", "json").json["bindings"]) == 2
+    # Adopted, for it differs; the other one stays a hand's.
+    assert "1 changed" in svc("apply", "-f", file).out
+    assert "1 deleted" in svc("apply", "-f", none, "--prune").out
+    # load-bindings is a hand, too: step by step, and swapped in whole.
+    svc("apply", "-f", file)
+    for step in (0, 20_000):
+        svc("apply", "-f", put(tmp_path, "version: 1\n" + BINDINGS))
+        many = [
+            {"label": "web", "protocol": "udp", "prefix": f"10.{n >> 8}.{n & 255}.0/24", "port": 1}
+            for n in range(step // 2 + step % 2)
+        ]
+        many.append({"label": "red", "protocol": "tcp", "prefix": "192.0.2.0/24", "port": 443})
+        loads = tmp_path / "load.json"
+        loads.write_text(json.dumps({"bindings": many}))
+        svc("load-bindings", loads)
+        with open_reader(Place()) as reader:
+            from svcctl.state.owners import read_owners
+
+            assert read_owners(reader) == {}
+        loads.write_text('{"bindings": []}')
+        svc("load-bindings", loads)
+    assert svc("check").out == "no problems found\n"
+
+
+def test_an_owner_left_behind_is_found_and_mended(loaded: World, tmp_path: Path) -> None:
+    from svcctl.state.owners import note_owners
+
+    with open_writer(Place(), "test") as writer:
+        note_owners(writer, {applying.binding("web", TCP, "192.0.2.0/24", 443).key(): "native"})
+    assert "bindings: 1 owners" in svc("check", code=1).out
+    svc("check", "--repair")
+    assert svc("check").out == "no problems found\n"
+
+
+def test_source_ranges_are_stored_and_never_passed_over(balanced: Balanced, tmp_path: Path) -> None:
+    backend = balanced.farm.many(1)[0]
+    front = "203.0.113.1:80/tcp"
+    lb = service("lb", front, backend, kind=2, sources="10.0.0.0/8 2001:db8::/32")
+    apply(desired(lb))
+    assert plain_services()["lb"].sources == applying.plain(lb).sources
+    assert balanced.error("203.0.113.1", 80) != 0
+    assert "10.0.0.0/8" in svc("export").out
+    assert applying.used()["source_ranges"] == 2
+    first = applying.stored()["lb"].ranges
+    # Backends change: the ranges keep their number. The ranges change: another one, and the old entries go.
+    apply(desired(lb._replace(affinity_seconds=3)))
+    assert applying.stored()["lb"].ranges == first
+    apply(desired(lb._replace(sources=(parse_prefix("10.0.0.0/9"),))))
+    assert applying.stored()["lb"].ranges > first
+    assert applying.used()["source_ranges"] == 1
+    assert problems() == []
+    # By hand, too.
+    svc("service", "set", "lb", "--affinity", 9)
+    assert svc("services", "lb", "-o", "json").json["services"][0]["sources"] == ["10.0.0.0/9"]
+    # Lost: nobody is admitted, which is told, and mended by the next apply.
+    with open_writer(Place(), "test") as writer:
+        for key, _ in list(writer.map("source_ranges").items()):
+            writer.map("source_ranges").delete(key)
+    assert "has lost 1 of its 1 source ranges" in svc("check", code=1).out
+    assert svc("services", "lb", "-o", "json").json["services"][0]["sources"] == ["255.255.255.255/32"]
+    assert balanced.error("203.0.113.1", 80) != 0
+    assert actions(apply(desired(lb))) == {"lb": "changed"}
+    assert balanced.error("203.0.113.1", 80) != 0
+    assert problems() == []
+    apply(desired(lb._replace(sources=())))
+    assert balanced.ask("203.0.113.1", 80) == backend
+    assert applying.used()["source_ranges"] == 0
+    svc("service", "delete", "lb")
+    assert problems() == []
+
+
+def test_ids_and_order_mean_nothing(balanced: Balanced) -> None:
+    """A, B, A is A; objects in another order are the same; ids of what stays are kept."""
+    first = service("web", f"{VIP}:80/tcp {VIP}:81/tcp", "10.1.0.1:80 10.1.0.2:80 10.1.0.3:80")
+    other = service("dns", f"{VIP}:53/udp", "10.1.0.9:53")
+    apply(desired(first, other))
+    there, before, used = applying.stored(), generation(), applying.used()
+    turned = first._replace(members=first.members[::-1], frontends=first.frontends[::-1])
+    assert actions(apply(desired(other, turned))) == {"dns": "unchanged", "web": "unchanged"}
+    assert generation() == before
+    apply(desired(first._replace(members=first.members[:1]), service("more", f"{VIP}:99/tcp")))
+    apply(desired(other, turned))
+    again = applying.stored()
+    assert again["web"].service.id == there["web"].service.id
+    assert again["web"].lanes == there["web"].lanes
+    assert again["web"].backends[-1] == there["web"].backends[0]
+    assert applying.used() == used
+    assert plain_services() == {"dns": applying.plain(other), "web": applying.plain(first)}
+    assert problems() == []
+
+
+def test_node_ports_are_served_where_kubernetes_says(balanced: Balanced, world: World) -> None:
+    world.sh("ip addr add 192.0.2.1/32 dev lo; ip addr add 198.51.100.1/32 dev lo")
+    backend = balanced.farm.many(1)[0]
+    web = service("web", f"{VIP}:80/tcp", backend, node_port=30080, owner=KUBERNETES)
+    nets = (parse_prefix("192.0.2.0/24"),)
+    apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=nets))
+    assert balanced.ask("192.0.2.1", 30080) == backend
+    assert balanced.error("198.51.100.1", 30080) != 0
+    assert problems() == []
+    before = generation()
+    apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=nets))
+    apply(desired(service("own", f"{VIP}:1/tcp")), prune=False)  # has no say about it
+    assert balanced.error("198.51.100.1", 30080) != 0
+    world.sh("ip addr add 192.0.2.2/32 dev lo")
+    apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=nets))
+    assert generation() > before
+    assert balanced.ask("192.0.2.2", 30080) == backend
+    apply(desired(web, owner=KUBERNETES, kind=KUBERNETES))
+    assert balanced.ask("198.51.100.1", 30080) == backend
+    assert problems() == []
+
+
+def test_udp_sockets_of_backends_that_left_are_ended(balanced: Balanced, tmp_path: Path) -> None:
+    """B3: the client is told, whose backends are gone; who goes to another is left alone, and so is TCP."""
+    first, second = balanced.farm.many(2, "udp tcp")
+    text = "version: 1\nservices:\n  - {{name: dns, frontends: ['{vip}:53/udp', '{vip}:53/tcp'], backends: {list}}}\n"
+    svc("apply", "-f", put(tmp_path, text.format(vip=VIP, list=json.dumps([first]))))
+    with balanced.client(VIP, 53, "udp") as gone, balanced.client(VIP, 53, "tcp") as kept:
+        gone.send(b"?")
+        assert balanced.farm.taker("udp") == first
+        ran = svc("apply", "-f", put(tmp_path, text.format(vip=VIP, list=json.dumps([second]))))
+        assert "ended 1 UDP socket of backends that left" in ran.err
+        with pytest.raises(ConnectionAbortedError):
+            gone.send(b"?")
+        assert kept.getpeername()[:2] == (VIP, 53)
+        with balanced.client(VIP, 53, "udp") as here:
+            here.send(b"?")
+            assert balanced.farm.taker("udp") == second
+            ran = svc("apply", "-f", put(tmp_path, text.format(vip=VIP, list=json.dumps([second, first]))))
+            assert "ended" not in ran.err
+            here.send(b"?")
+            svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\n"), "--prune")
+            with pytest.raises(ConnectionAbortedError):
+                here.send(b"?")
+
+
+def test_in_a_batch_and_as_a_reader(balanced: Balanced, tmp_path: Path) -> None:
+    file = put(tmp_path, FILE)
+    lines = tmp_path / "lines"
+    lines.write_text(
+        f"apply -f {file}\nservice add more --frontend 10.96.0.99:80/tcp\napply -f {file} --prune\n"
+    )
+    ran = svc("batch", lines)
+    assert ran.out.count("service shop created") == 1
+    assert ran.out.count("service shop unchanged") == 1
