@@ -90,6 +90,8 @@ def service_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]
                 service.block or None,
                 service.drop or None,
                 service.owner or None,
+                [str(each) for each in sorted(service.sources)] or None,
+                service.health_port or None,
                 sums.dropped,
                 sums.affinity,
                 sums.remembered,

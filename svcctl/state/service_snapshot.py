@@ -30,7 +30,7 @@ from svcctl.model.constants import FAMILY_NAMES, IPV4, IPV6
 from svcctl.model.prefix import MAPPED
 from svcctl.model.service import IN_CLUSTER, IN_LOCAL, Member, ServiceFrontend, families
 from svcctl.model.service_endpoint import Backend, Frontend
-from svcctl.state.change_plan import keys_of, ranges_of
+from svcctl.state.change_plan import keys_of, ranges_of, words_of
 from svcctl.state.change_source import STRAY
 from svcctl.state.services import need_services, read_sources, stored
 
@@ -152,12 +152,15 @@ class Snapshot:
                 fault = "has lost some of its frontends or backends"
             elif any(backend not in self._sound for _, backend, _ in items):
                 fault = "has a backend whose id is not its own"
+            ranges = sources.get(value.ranges, []) if value.ranges else []
+            if len(ranges) != value.sources:
+                fault = "has lost some of its source ranges"
             one = stored(
                 value._replace(id=number),
                 frontends,
                 [member for _, _, member in items],
                 [backend for _, backend, _ in items],
-                sources.get(value.ranges, ()) if value.ranges else (),
+                ranges,
             )
             ids[value.id] = ids.get(value.id, 0) + 1
             for family, lane in list(one.lanes.items()):
@@ -196,6 +199,8 @@ class Snapshot:
                 have = (block.service, block.lane, block.affinity_seconds, block.ranges)
                 if have != (service.id, lane, service.affinity_seconds, ranges_of(one.ranges, family)):
                     return f"leads to the block of another in its {FAMILY_NAMES[family]} lane"
+        if any(self.words.get(key) != word for key, word in words_of(service, one.lanes).items()):
+            return "has a frontend that does not lead to it"
         return ""
 
     def _read_fronts(self) -> dict[int, list[tuple[int, ServiceFrontend]]]:

@@ -10,6 +10,7 @@ import pytest
 from svcctl.model.constants import TCP
 from svcctl.model.desired import KUBERNETES
 from svcctl.model.prefix import parse_prefix
+from svcctl.state.owners import note_owners, read_owners
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
 from svcctl.state.writer import open_writer
@@ -52,7 +53,7 @@ def test_applied_twice_the_second_writes_nothing(balanced: Balanced, tmp_path: P
         "service shop created (dry run)",
         "2 created, 0 changed, 0 deleted, 0 unchanged (dry run)",
     ]
-    assert svc("services").out.count("\n") == 1
+    assert svc("services", "-o", "json").json["services"] == []
     assert svc("apply", "-f", file).out.splitlines()[:2] == ["service dns created", "service shop created"]
     before = generation()
     again = svc("apply", "-f", file, "-o", "json").json
@@ -199,20 +200,18 @@ def test_owners_of_bindings_end_with_what_a_hand_does(loaded: World, tmp_path: P
     assert "1 changed" in svc("apply", "-f", file).out
     assert "1 deleted" in svc("apply", "-f", none, "--prune").out
     # load-bindings is a hand, too: step by step, and swapped in whole.
-    svc("apply", "-f", file)
-    for step in (0, 20_000):
-        svc("apply", "-f", put(tmp_path, "version: 1\n" + BINDINGS))
-        many = [
-            {"label": "web", "protocol": "udp", "prefix": f"10.{n >> 8}.{n & 255}.0/24", "port": 1}
-            for n in range(step // 2 + step % 2)
+    for more in (0, 9_990):
+        svc("apply", "-f", file)
+        prefixes = [f"10.{n >> 8}.{n & 255}.1" for n in range(more)]
+        wanted = [{"label": "web", "protocol": "udp", "prefix": prefix, "port": 1} for prefix in prefixes]
+        wanted += [
+            {"label": "red", "protocol": "tcp", "prefix": f"192.0.{n}.0/24", "port": 443}
+            for n in range(2, 20)
         ]
-        many.append({"label": "red", "protocol": "tcp", "prefix": "192.0.2.0/24", "port": 443})
         loads = tmp_path / "load.json"
-        loads.write_text(json.dumps({"bindings": many}))
+        loads.write_text(json.dumps({"bindings": wanted}))
         svc("load-bindings", loads)
         with open_reader(Place()) as reader:
-            from svcctl.state.owners import read_owners
-
             assert read_owners(reader) == {}
         loads.write_text('{"bindings": []}')
         svc("load-bindings", loads)
@@ -220,8 +219,6 @@ def test_owners_of_bindings_end_with_what_a_hand_does(loaded: World, tmp_path: P
 
 
 def test_an_owner_left_behind_is_found_and_mended(loaded: World, tmp_path: Path) -> None:
-    from svcctl.state.owners import note_owners
-
     with open_writer(Place(), "test") as writer:
         note_owners(writer, {applying.binding("web", TCP, "192.0.2.0/24", 443).key(): "native"})
     assert "bindings: 1 owners" in svc("check", code=1).out
@@ -319,7 +316,7 @@ def test_udp_sockets_of_backends_that_left_are_ended(balanced: Balanced, tmp_pat
         ran = svc("apply", "-f", put(tmp_path, text.format(vip=VIP, list=json.dumps([second]))))
         assert "ended 1 UDP socket of backends that left" in ran.err
         with pytest.raises(ConnectionAbortedError):
-            gone.send(b"?")
+            gone.recv(10)
         assert kept.getpeername()[:2] == (VIP, 53)
         with balanced.client(VIP, 53, "udp") as here:
             here.send(b"?")
@@ -328,7 +325,7 @@ def test_udp_sockets_of_backends_that_left_are_ended(balanced: Balanced, tmp_pat
             assert "ended" not in ran.err
             here.send(b"?")
             svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\n"), "--prune")
-            with pytest.raises(ConnectionAbortedError):
+            with pytest.raises(OSError, match="Destination address required"):
                 here.send(b"?")
 
 

@@ -40,6 +40,8 @@ COLUMNS = (
     Column("BLOCK", "block", _yes, wide=True),
     Column("DROP", "drop", _yes, wide=True),
     Column("OWNER", "owner", wide=True),
+    Column("SOURCES", "sources", _words, wide=True),
+    Column("HEALTH_PORT", "health_port", None, ">", True),
     Column("DROPPED", "dropped", None, ">", True),
     Column("BY_AFFINITY", "by_affinity", None, ">", True),
     Column("REMEMBERED", "remembered", None, ">", True),
