@@ -5,6 +5,8 @@ Services have loopback addresses and the port of the listener on every address: 
 
 from __future__ import annotations
 
+import json
+
 from tests.lib.inspect_state import max_entries
 from tests.lib.own_cgroup import enter, make, remove
 from tests.lib.scenarios import FIRST, PLAIN, SECOND, Scenario
@@ -198,6 +200,45 @@ class ServiceDelete(Changed):
         self.run("service", "add", "new", "--frontend", f"{VIP}:{PLAIN}/tcp", "--backend", WEB)
 
 
+class Apply(Services):
+    """Services made, changed and deleted, one with source ranges and a node port; a frontend that moves; a binding."""
+
+    name = "apply"
+    questions = ((VIP, PLAIN, "tcp"), (OTHER, PLAIN, "tcp"), ("127.7.0.3", PLAIN, "tcp"), *KEPT)
+    old = ["web", "web", "plain", "web"]
+    new = ["blue", "plain", "web", "web"]
+
+    def set_up(self) -> None:
+        super().set_up()
+        self._write(
+            "old", [self._service("first", [VIP, OTHER], [WEB]), self._service("gone", ["127.7.0.4"], [WEB])]
+        )
+        lb = self._service("lb", ["127.7.0.5"], [BLUE]) | {"sources": ["10.0.0.0/8"], "node_port": 30080}
+        lb["frontends"] = [{"address": f"127.7.0.5:{PLAIN}/tcp", "kind": "load-balancer"}]
+        first = self._service("first", ["127.7.0.3", "127.7.0.6"], [WEB, "[::1]:9"])
+        self._write("new", [first, self._service("second", [VIP], [BLUE]), lb], [("blue", "127.9.9.7")])
+        self.undo()
+
+    def _service(self, name: str, addresses: list[str], backends: list[str]) -> dict[str, object]:
+        frontends = [f"{address}:{PLAIN}/tcp" for address in addresses]
+        return {"name": name, "frontends": frontends, "backends": backends}
+
+    def _write(
+        self, name: str, services: list[dict[str, object]], bindings: list[tuple[str, str]] | None = None
+    ) -> None:
+        entries = [
+            {"label": label, "protocol": "tcp", "prefix": at, "port": 9} for label, at in bindings or ()
+        ]
+        with open(f"{self.stage.scratch}/{name}", "w", encoding="ascii") as file:
+            json.dump({"version": 1, "services": services, "bindings": entries}, file)
+
+    def command(self) -> tuple[str, ...]:
+        return ("apply", "-f", f"{self.stage.scratch}/new", "--prune")
+
+    def undo(self) -> None:
+        self.run("apply", "-f", f"{self.stage.scratch}/old", "--prune")
+
+
 class AttachCgroup(Services):
     """The programs are loaded already; their links are made."""
 
@@ -278,6 +319,7 @@ ALL: tuple[type[Scenario], ...] = (
     BackendDrain,
     BackendDelete,
     ServiceDelete,
+    Apply,
     AttachCgroup,
     AttachCgroupFirst,
     DetachCgroup,
