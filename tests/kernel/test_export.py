@@ -1,4 +1,4 @@
-"""`svcctl export` and `save`: what they write, load-bindings reads back without writing."""
+"""`svcctl export` and `save`: what they write, load-bindings and apply read back without writing."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tests.kernel.test_precedence import bind, binding_sets, unbind
 from tests.lib.svc import svc, svc_process
 from tests.lib.world import World
 
+EMPTY = {"version": 1, "owner": "", "bindings": [], "services": []}
+
 
 def generation() -> int:
     with open_reader(Place()) as reader:
@@ -33,11 +35,10 @@ def some() -> None:
 
 
 def test_the_document(loaded: World) -> None:
-    assert svc("export").json == {"schema": 1, "bindings": []}
+    assert svc("export").json == EMPTY
     some()
     text = svc("export").out
-    assert json.loads(text) == {
-        "schema": 1,
+    assert json.loads(text) == EMPTY | {
         "bindings": [
             {"label": "web", "protocol": "tcp", "prefix": "192.0.2.1/32", "port": 0},
             {"label": "web", "protocol": "tcp", "prefix": "192.0.2.0/24", "port": 443},
@@ -63,6 +64,7 @@ def test_loading_it_back_writes_nothing(loaded: World, tmp_path: Path) -> None:
     file.write_text(svc("export").out)
     assert "4 unchanged" in svc("load-bindings", file).out
     assert "4 unchanged" in svc_process("load-bindings", "-", input=svc_process("export").out).out
+    assert "0 created, 0 changed, 0 deleted, 4 unchanged" in svc("apply", "-f", file, "--prune").out
     assert generation() == before
 
 
@@ -107,17 +109,17 @@ def test_save_is_the_export_and_rests_when_nothing_changed(loaded: World, tmp_pa
     file = tmp_path / "state.json"
     some()
     before = generation()
-    assert svc("save", file, "--dry-run").out == f"would save {file} (4 bindings)\n"
+    assert svc("save", file, "--dry-run").out == f"would save {file} (4 bindings, 0 services)\n"
     assert os.listdir(tmp_path) == []
     old = os.umask(0o777)
     try:
-        assert svc("save", file).out == f"saved {file} (4 bindings)\n"
+        assert svc("save", file).out == f"saved {file} (4 bindings, 0 services)\n"
     finally:
         os.umask(old)
     assert file.read_text() == svc("export").out
     first = file.stat()
     assert stat.S_IMODE(first.st_mode) == 0o600
-    assert svc("save", file).out == f"unchanged {file} (4 bindings)\n"
+    assert svc("save", file).out == f"unchanged {file} (4 bindings, 0 services)\n"
     assert svc("save", file, "--dry-run", "-o", "json").json["changes"][0]["action"] == "unchanged"
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     assert generation() == before
@@ -203,9 +205,9 @@ def test_the_default_place(loaded: World) -> None:
     """Its directory is made; nothing of the host is touched: /var/lib is covered here."""
     loaded.sh("mount -t tmpfs none /var/lib")
     try:
-        assert svc("save").out == "saved /var/lib/svcctl/state.json (0 bindings)\n"
+        assert svc("save").out == "saved /var/lib/svcctl/state.json (0 bindings, 0 services)\n"
         assert stat.S_IMODE(os.stat("/var/lib/svcctl").st_mode) == 0o700
-        assert svc("save").out == "unchanged /var/lib/svcctl/state.json (0 bindings)\n"
+        assert svc("save").out == "unchanged /var/lib/svcctl/state.json (0 bindings, 0 services)\n"
     finally:
         loaded.sh("umount /var/lib")
 
@@ -214,4 +216,4 @@ def test_not_loaded(world: World, tmp_path: Path) -> None:
     svc("export", code=3)
     svc("save", tmp_path / "state.json", code=3)
     svc("load", "--no-dispatcher")
-    assert svc("export").json == {"schema": 1, "bindings": []}
+    assert svc("export").json == EMPTY

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lib import stranger, units
+from tests.lib.balanced import own_cgroup
 from tests.lib.cli import clean_environment, is_written, process
 from tests.lib.scrape import exporter
 
@@ -72,6 +73,27 @@ def test_bindings_survive_a_reboot(host: World) -> None:
     run("svcctl-restore.service", "ExecStart")
     assert [one for one in bindings() if one["label"] != "late"] == before
     assert len(bindings()) == 3
+
+
+def test_services_survive_a_reboot(host: World) -> None:
+    """With the balancer attached by a drop-in of svcctl-load.service. Who asked for them is kept as well."""
+    with own_cgroup() as path:
+
+        def boot() -> None:
+            run("svcctl-load.service", "ExecStart")
+            assert process("attach", "cgroup", path, "--max-services", "64").returncode == 0
+
+        boot()
+        words = ("service", "add", "web", "--frontend", "10.96.0.1:80/tcp", "--backend", "10.1.0.1:80")
+        assert process(*words).returncode == 0
+        assert process("bind", "web", "tcp", "192.0.2.0/24", "443").returncode == 0
+        before = process("export").stdout
+        run("svcctl-restore.service", "ExecStop")
+        assert process("unload", "--yes").returncode == 0
+        boot()
+        run("svcctl-restore.service", "ExecStart")
+        assert process("export").stdout == before
+        assert process("unload", "--yes").returncode == 0
 
 
 def test_a_bad_file_fails_the_restore(host: World) -> None:

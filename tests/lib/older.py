@@ -115,6 +115,16 @@ KINDS = {
         ),
         without=("hints",),
     ),
+    "without-owners": Older(
+        (
+            (
+                MAPS,
+                r"/\* Nor this one: who asked[^/]*\*/\nstruct \{[^}]*\} binding_owners SEC\(\"\.maps\"\);\n",
+                "",
+            ),
+        ),
+        without=("binding_owners",),
+    ),
 }
 
 

@@ -19,6 +19,7 @@ from tests.lib import older
 from tests.lib.older import Narrow
 
 TYPES = "include/svc_service_types.h"
+MAPS = "include/svc_service_maps.h"
 
 
 def _without(struct: str, *fields: str) -> list[tuple[str, str]]:
@@ -27,6 +28,7 @@ def _without(struct: str, *fields: str) -> list[tuple[str, str]]:
 
 CHANGES = [
     *_without("svc_block", "ranges", "lut"),
+    *_without("svc_service", "sources", "reserved"),
     *_without("svc_backend_id", "zone", "node"),
     *_without("svc_service_stats", "reserved"),
     *_without("svc_backend", "node", "pad"),
@@ -34,6 +36,8 @@ CHANGES = [
     (r"char owner\[64\]", "char owner[16]"),
 ]
 """How the older version's structs differed."""
+WITHOUT = ("source_ranges", "node_port_nets")
+"""Maps it did not have."""
 
 
 def _cut(*parts: slice) -> Narrow:
@@ -46,7 +50,7 @@ VALUES: dict[str, Narrow] = {
     "service_stats": _cut(slice(0, 56)),
     "backends": _cut(slice(0, 20), slice(24, 28), slice(32, 40)),
     "service_members": _cut(slice(0, 32 - 8)),
-    "services": _cut(slice(0, 256 + 16), slice(320, 384)),
+    "services": _cut(slice(0, 256 + 16), slice(320, 376)),
 }
 
 
@@ -60,6 +64,12 @@ def build(scratch: Path) -> Path:
         text, count = re.subn(pattern, replacement, text)
         assert count, f"nothing like {pattern}"
     file.write_text(re.sub(r"_Static_assert\([^;]*\);", "", text))
+    maps = root / "bpf" / MAPS
+    text, count = re.subn(r"struct \{[^}]*\} source_ranges SEC\(\"\.maps\"\);", "", maps.read_text())
+    assert count == 1
+    text, count = re.subn(r"SVC_HASH\(node_port_nets,[^;]*;", "", text)
+    assert count == 1
+    maps.write_text(text)
     return older.compile_objects(root, scratch / "objects-services", ("connect",))
 
 
@@ -83,6 +93,8 @@ def make_older(objects: Path, schema: int = layouts.SCHEMA - 1) -> None:
                     os.unlink(writer.pin(name))
                     new.pin(writer.pin(name))
                     writer.pin_mode(writer.pin(name))
+            for name in WITHOUT:
+                os.unlink(writer.pin(name))
             for shape, name in names.items():
                 _swap(writer, shape, loaded, name)
         writer.put_meta(writer.meta()._replace(schema=schema, version=older.VERSION.encode()))

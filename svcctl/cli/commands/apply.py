@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         "svcctl apply -f services.yaml",
         "kubectl get services,endpointslices,nodes -A -o json | svcctl apply -f - --prune",
         "ipvsadm -S -n | svcctl apply -f - --dry-run",
-        "svcctl export | ssh other svcctl apply -f - --prune",
+        "svcctl export | ssh other svcctl apply -f -",
     ),
     exits=(0, 1, 2, 3, 4, 6, 7, 8, 9),
 )

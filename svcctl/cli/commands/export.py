@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @noun(
     "export",
-    examples=("svcctl export > state.json", "svcctl export | ssh other svcctl apply -f - --prune"),
+    examples=("svcctl export > state.json", "svcctl export | ssh other svcctl apply -f -"),
     exits=(0, 2, 3, 4, 7),
 )
 def command(env: Env) -> None:
