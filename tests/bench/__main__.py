@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.bench.figures import Report
 
-PARTS = ("startup", "bulk", "inputs", "dispatch", "connect")
+PARTS = ("startup", "bulk", "inputs", "dispatch", "connect", "apply")
 
 
 def main() -> int:

@@ -68,14 +68,14 @@ def address(number: int) -> str:
 
 
 @contextlib.contextmanager
-def balancer() -> Iterator[Balancer]:
-    """`svcctl load` and `attach cgroup`; in the end `unload`."""
+def balancer(*options: str) -> Iterator[Balancer]:
+    """`svcctl load` and `attach cgroup`, with options that come after SIZES; in the end `unload`."""
     cgroup = f"{mount_point()}/svcctl-bench-{os.getpid()}"
     os.mkdir(cgroup)
     try:
         quietly("load", "--no-dispatcher")
         try:
-            quietly("attach", "cgroup", cgroup, *SIZES)
+            quietly("attach", "cgroup", cgroup, *SIZES, *options)
             yield Balancer(cgroup)
         finally:
             quietly("unload", "--yes")

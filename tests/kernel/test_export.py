@@ -124,7 +124,7 @@ def test_save_is_the_export_and_rests_when_nothing_changed(loaded: World, tmp_pa
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     assert generation() == before
     svc("unbind", "web", "tcp", "192.0.2.1", 0)
-    assert svc("save", file, "--dry-run").out == f"would save {file} (3 bindings)\n"
+    assert svc("save", file, "--dry-run").out == f"would save {file} (3 bindings, 0 services)\n"
     assert file.stat().st_ino == first.st_ino
     assert svc("save", file, "-o", "json").json["changes"] == [
         {"action": "changed", "kind": "file", "name": str(file), "note": "3 bindings", "bindings": 3}
