@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"
 
-API_SERVER = "default/kubernetes:https/TCP"
-"""The service through which Kubernetes is reached."""
+API_SERVER = "default/kubernetes:https/tcp"
+"""The service through which Kubernetes is reached, in small letters."""
 
 BY_HAND = "made by hand"
 BROKEN = "its ids were broken"
@@ -130,7 +130,7 @@ def _services(
     for name, old in have.services.items():
         if old.owner not in owners or not old.owner or name in steps:
             continue
-        if name == API_SERVER and not force:
+        if name.lower() == API_SERVER and not force:
             notices.append(Notice(WARNING, f"service {name}", "kept: the input has no such service"))
             continue
         steps[name] = Step(DELETED, name, old, None, name in have.broken)
@@ -142,7 +142,7 @@ def _services(
 
 
 def _service(want: Service, old: Service | None, broken: bool, now_ns: int, notices: list[Notice]) -> Step:
-    if old is not None and want.name == API_SERVER and not _usable(want.members) and _usable(old.members):
+    if old is not None and want.name.lower() == API_SERVER and not _usable(want.members) and _usable(old.members):
         notices.append(
             Notice(WARNING, f"service {want.name}", "keeps its backends: the input has none that can be used")
         )

@@ -338,3 +338,54 @@ def test_in_a_batch_and_as_a_reader(balanced: Balanced, tmp_path: Path) -> None:
     ran = svc("batch", lines)
     assert ran.out.count("service shop created") == 1
     assert ran.out.count("service shop unchanged") == 1
+
+
+def kubernetes(*kinds: str) -> str:
+    """A List as kubectl prints it, of the API server's service and another one, as far as `kinds` go."""
+    service = {"apiVersion": "v1", "kind": "Service"}
+    port = {"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}
+    items: list[dict[str, object]] = [
+        service
+        | {"metadata": {"name": name, "namespace": "default"}, "spec": {"clusterIP": at, "ports": [port]}}
+        for name, at in (("kubernetes", "10.96.0.1"), ("web", "10.96.0.2"))
+    ]
+    items += [
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": f"{name}-1",
+                "namespace": "default",
+                "labels": {"kubernetes.io/service-name": name},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "https", "port": 6443, "protocol": "TCP"}],
+            "endpoints": [{"addresses": ["192.0.2.7"], "conditions": {"ready": True}}],
+        }
+        for name in ("kubernetes", "web")
+    ]
+    items.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}})
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "List", "items": [one for one in items if one["kind"] in kinds]}
+    )
+
+
+def test_kubernetes_and_what_may_be_an_outage(balanced: Balanced, tmp_path: Path) -> None:
+    """Objects that are missing change nothing, but by force; even then the API server keeps its backends."""
+    here = ("--node", "node-a", "--prune")
+    file = put(tmp_path, kubernetes("Service", "EndpointSlice", "Node"))
+    assert "service default/web:https/tcp created" in svc("apply", "-f", file, *here).out
+    before = generation()
+    assert "2 unchanged" in svc("apply", "-f", file, *here).out
+    without = put(tmp_path, kubernetes("Service", "Node"))
+    assert "nothing is changed" in svc("apply", "-f", without, *here, code=1).err
+    assert "nothing is changed" in svc("diff", "-f", without, *here, code=10).err
+    assert svc("check", "-f", without, "--node", "node-a", code=1).out.startswith("kubernetes: 2 services\n")
+    assert generation() == before
+    ran = svc("apply", "-f", without, *here, "--force")
+    assert "service default/web:https/tcp changed" in ran.out
+    assert "default/kubernetes:https/tcp: keeps its backends" in ran.err
+    counts = {name: len(one.members) for name, one in plain_services().items()}
+    assert counts == {"default/kubernetes:https/tcp": 1, "default/web:https/tcp": 0}
+    assert {one.owner for one in plain_services().values()} == {KUBERNETES}
+    assert problems() == []

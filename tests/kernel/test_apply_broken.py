@@ -11,6 +11,7 @@ from svcctl.maps import catalog, layouts
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import BACKEND_ID, CURRENT, SERVICE
+from svcctl.model.service import Service
 from svcctl.state.place import Place
 from svcctl.state.writer import Writer, open_writer
 from tests.lib.applying import actions, apply, desired, plain, plain_services, problems, service, stored
@@ -21,7 +22,7 @@ from tests.lib.pins import dump
 MOVING = ("drop_stats", "service_stats", "affinity", "reverse", "meta", "writers")
 
 
-def wanted(balanced: Balanced) -> list:
+def wanted(balanced: Balanced) -> list[Service]:
     first, second = balanced.farm.many(2)
     return [
         service("one", f"{VIP}:80/tcp", first),

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from svcctl.state import change_write
-from tests.kernel.test_connect_changes import Child, clients, heard, wait_for_more
+from tests.kernel.test_connect_changes import clients, heard, wait_for_more
+from tests.lib.child import Child
 from tests.lib.applying import apply, desired, plain_services, problems, service, stored
 from tests.lib.balanced import VIP, Balanced
 from tests.lib.servers import Server
