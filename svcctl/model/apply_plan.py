@@ -142,7 +142,12 @@ def _services(
 
 
 def _service(want: Service, old: Service | None, broken: bool, now_ns: int, notices: list[Notice]) -> Step:
-    if old is not None and want.name.lower() == API_SERVER and not _usable(want.members) and _usable(old.members):
+    if (
+        old is not None
+        and want.name.lower() == API_SERVER
+        and not _usable(want.members)
+        and _usable(old.members)
+    ):
         notices.append(
             Notice(WARNING, f"service {want.name}", "keeps its backends: the input has none that can be used")
         )

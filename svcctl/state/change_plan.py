@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import Conflict
+from svcctl.errors import Conflict, Full
 from svcctl.maps import enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.service_layouts import FRONTEND_KEY, BackendId
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from svcctl.state.change_source import Source
     from svcctl.state.services import Stored
     from svcctl.state.session import State
+
+
+LAST_ID = 0xFFFFFFFF
+"""Numbers are never given out twice, so at some time there are none left."""
 
 
 class Pair(NamedTuple):
@@ -434,7 +438,13 @@ def deltas(changes: Changes) -> dict[str, int]:
 
 
 def check_room(state: State, changes: Changes) -> None:
-    """Raise Full for a map without room for the change."""
+    """Raise Full for a map without room for the change, and when there are no numbers left."""
+    for counter, following in changes.reserve.items():
+        if following > LAST_ID:
+            raise Full(
+                f"no free id: every number for a {counter.removeprefix('next_')} has been given out",
+                hint="'svcctl unload' and 'svcctl load' begin anew with 1",
+            )
     for name, more in deltas(changes).items():
         if more > 0:
             usage = state.usage(name)

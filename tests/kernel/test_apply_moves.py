@@ -9,9 +9,9 @@ import pytest
 
 from svcctl.state import change_write
 from tests.kernel.test_connect_changes import clients, heard, wait_for_more
-from tests.lib.child import Child
 from tests.lib.applying import apply, desired, plain_services, problems, service, stored
 from tests.lib.balanced import VIP, Balanced
+from tests.lib.child import Child
 from tests.lib.servers import Server
 
 A, B, C = "127.0.2.1:8080", "127.0.2.2:8080", "127.0.2.3:8080"

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from svcctl.model.service import Service, eligible
 from svcctl.model.service_endpoint import Backend, parse_backend, parse_frontend
 from tests.kernel.test_connect_changes import clients, heard, wait_for_more
-from tests.lib.child import Child
 from tests.lib import applying
 from tests.lib.applying import apply, desired, plain, plain_services, problems, service, used
 from tests.lib.balanced import VIP, Balanced
+from tests.lib.child import Child
 from tests.lib.servers import Server
 
 LONG = os.environ.get("SVCCTL_LONG") == "1"
