@@ -81,7 +81,8 @@ def _snapshot(state: State) -> Snapshot:
 
 
 def _plan_services(state: State, plan: ApplyPlan, snapshot: Snapshot) -> Changes | None:
-    from svcctl.state.change_plan import Pair, plan_changes
+    from svcctl.state.change_frontends import Pair
+    from svcctl.state.change_plan import plan_changes
 
     pairs = [
         Pair(snapshot.services.get(step.name), step.want, step.anew)

@@ -1,23 +1,15 @@
-"""What a change of services writes, worked out whole before the first write; for one service or for many at once.
-
-Frontends may move between the services of one change. A service that loses one keeps its old set of backends until
-the frontend has moved, and the one that gains it has its new set before: so the changes have levels, and each level's
-lanes are switched, and then its frontends written, before the next one's. Services that exchange frontends in a
-circle get new lanes, so that nobody has to wait for anybody.
-"""
+"""What a change of services writes, worked out whole before the first write; for one service or for many at once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import Conflict, Full
-from svcctl.maps import enums
-from svcctl.maps import service_codec as codec
-from svcctl.maps.service_layouts import FRONTEND_KEY, BackendId
+from svcctl.errors import Full
+from svcctl.maps.service_layouts import BackendId
 from svcctl.model.constants import IPV6
-from svcctl.model.service import blocked_addresses, blocks_of, families, frontend_flags, same_set
-from svcctl.model.service_endpoint import format_frontend, is_zero
-from svcctl.state.change_source import STRAY, Live
+from svcctl.model.service import blocks_of, families, same_set
+from svcctl.state.change_frontends import Pair, holders, levels_of, plan_words
+from svcctl.state.change_source import Live
 from svcctl.state.destinations import full
 
 if TYPE_CHECKING:
@@ -32,14 +24,6 @@ if TYPE_CHECKING:
 
 LAST_ID = 0xFFFFFFFF
 """Numbers are never given out twice, so at some time there are none left."""
-
-
-class Pair(NamedTuple):
-    """What a service is and what it is to be; None: there is none. `anew`: the ids of `have` are not to be used."""
-
-    have: Stored | None
-    want: Service | None
-    anew: bool = False
 
 
 class NewBlock(NamedTuple):
@@ -120,10 +104,10 @@ def plan_changes(state: State, pairs: Iterable[Pair], source: Source | None = No
         for pair in pairs
         if pair.have is not None or pair.want is not None
     ]
-    before, after = _holders(parts)
-    levels, circles = _levels(parts, before, after)
+    before, after = holders(parts)
+    levels, circles = levels_of(parts, before, after)
     lanes = [_lanes(pair, number in circles, numbers) for number, pair in enumerate(parts)]
-    words, gone, added = _words(parts, lanes, before, after, known)
+    words, gone, added = plan_words(parts, lanes, before, after, known)
     backends = _backends(parts, known, numbers)
     changes = []
     for number, pair in enumerate(parts):
@@ -207,86 +191,6 @@ def free_lane(state: State, used: set[int]) -> int:
     raise full("current", len(used), largest, 1)
 
 
-def words_of(service: Service, lanes: Mapping[int, int]) -> dict[bytes, bytes]:
-    """All entries of `frontends` that a service has."""
-    words = {}
-    for one in service.frontends:
-        key = codec.frontend_key(one.frontend)
-        words[key] = codec.frontend_word(key, lanes[one.frontend.family], frontend_flags(service, one))
-    for family, address in blocked_addresses(service):
-        key = codec.blocked_key(address)
-        words[key] = codec.frontend_word(key, lanes[family], enums.FRONTEND_BLOCK)
-    return words
-
-
-def keys_of(service: Service) -> list[bytes]:
-    """The keys of `words_of`."""
-    keys = [codec.frontend_key(one.frontend) for one in service.frontends]
-    return keys + [codec.blocked_key(address) for _, address in blocked_addresses(service)]
-
-
-def _show(key: bytes) -> str:
-    return format_frontend(codec.decode_frontend(*FRONTEND_KEY.unpack(key)[:3]))
-
-
-def _holders(parts: Sequence[Pair]) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    """Key of `frontends` -> number of the part that has it, before and after. Raises Conflict for two of them."""
-    before: dict[bytes, int] = {}
-    after: dict[bytes, int] = {}
-    for number, (have, want, _) in enumerate(parts):
-        for key in keys_of(have.service) if have else ():
-            before.setdefault(key, number)
-        for key in keys_of(want) if want else ():
-            other = after.setdefault(key, number)
-            if other != number:
-                first = parts[other].want
-                assert first is not None
-                assert want is not None
-                raise Conflict(
-                    f"frontend {_show(key)} is asked for by services {first.name!r} and {want.name!r}"
-                )
-    return before, after
-
-
-def _levels(
-    parts: Sequence[Pair], before: Mapping[bytes, int], after: Mapping[bytes, int]
-) -> tuple[list[int], set[int]]:
-    """(level of each part, the parts that need new lanes). A part is above those that gain frontends of its own."""
-    gainers: dict[int, set[int]] = {}
-    for key, number in after.items():
-        loser = before.get(key)
-        if loser is not None and loser != number and parts[loser].want is not None and not parts[loser].anew:
-            gainers.setdefault(loser, set()).add(number)
-    levels = [0] * len(parts)
-    if not gainers:
-        return levels, set()
-    # Taken away from the bottom: who waits for nobody any more. What is left waits in a circle, or for one.
-    waits = {number: set(others) for number, others in gainers.items()}
-    waiting: dict[int, set[int]] = {}
-    for number, others in waits.items():
-        for other in others:
-            waiting.setdefault(other, set()).add(number)
-    ready = [other for other in waiting if other not in waits]
-    circles: set[int] = set()
-    while waits or ready:
-        if not ready:
-            number = min(waits)  # with a new lane it need not wait
-            circles.add(number)
-            del waits[number]
-            ready = [number]
-        number = ready.pop()
-        for loser in waiting.get(number, ()):
-            if loser in waits:
-                levels[loser] = max(levels[loser], levels[number] + 1)
-                waits[loser].discard(number)
-                if not waits[loser]:
-                    del waits[loser]
-                    ready.append(loser)
-    for number in circles:
-        levels[number] = 0
-    return levels, circles
-
-
 def _lanes(pair: Pair, new: bool, numbers: _Numbers) -> dict[int, int]:
     """Lane of each family the service has afterwards."""
     old = pair.have.lanes if pair.have and not pair.anew and not new else {}
@@ -294,41 +198,6 @@ def _lanes(pair: Pair, new: bool, numbers: _Numbers) -> dict[int, int]:
         family: old[family] if family in old else numbers.lane()
         for family in (families(pair.want) if pair.want else ())
     }
-
-
-def _words(
-    parts: Sequence[Pair],
-    lanes: Sequence[Mapping[int, int]],
-    before: Mapping[bytes, int],
-    after: Mapping[bytes, int],
-    source: Source,
-) -> tuple[list[dict[bytes, bytes]], tuple[bytes, ...], int]:
-    """(words that each part writes, keys to delete, how many keys are new)."""
-    found: list[dict[bytes, bytes]] = []
-    added = 0
-    mine = {pair.have.service.id for pair in parts if pair.have} | {STRAY}
-    for number, (have, want, anew) in enumerate(parts):
-        words = words_of(want, lanes[number]) if want else {}
-        old: dict[bytes, bytes] = {}
-        if have and words and not anew and families(have.service) == sorted(have.lanes):
-            old = words_of(have.service, have.lanes)
-        changed = {}
-        for key, word in words.items():
-            if key in before:
-                added += not source.has_word(key)
-            else:
-                owner = source.owner(key)
-                if owner is not None and owner not in mine:
-                    assert want is not None
-                    raise Conflict(
-                        f"service {want.name}: frontend {_show(key)} belongs to service {source.name(owner)!r}",
-                        hint="'svcctl service set' or 'svcctl service delete' on that one frees it",
-                    )
-                added += owner is None
-            if old.get(key) != word or before.get(key) != number or not source.is_written(key, word):
-                changed[key] = word
-        found.append(changed)
-    return found, tuple(key for key in before if key not in after), added
 
 
 class _Backends(NamedTuple):
@@ -451,9 +320,3 @@ def check_room(state: State, changes: Changes) -> None:
             largest = state.map(name).info.max_entries
             if usage.used + more > largest:
                 raise full(name, usage.used, largest, more)
-
-
-def special_frontends(service: Service) -> tuple[int, int]:
-    """(frontends with the zero address, blocked addresses)"""
-    zero = sum(1 for one in service.frontends if is_zero(one.frontend.family, one.frontend.address))
-    return zero, len(blocked_addresses(service))

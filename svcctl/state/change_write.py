@@ -1,9 +1,9 @@
 """Carries out a planned change of services, one or many, under one mark and with one wait.
 
-The order keeps programs that are reading right (ARCHITECTURE.md, 'Services'). Adding: backends, items, the values
-in `services`, slots, members, blocks; then lanes and frontends, level by level (`change_plan`). Removing: frontends,
-lanes, a wait for running programs, then what nothing leads to any more (`change_remove`). Nothing is inserted after
-that wait, so no element is reused under a program that still holds it.
+The order keeps programs that are reading right (ARCHITECTURE.md, 'Services'). Adding: backends, items, the values in
+`services`, slots, members, blocks; then lanes and frontends, level by level (`change_frontends.py`). Removing:
+frontends, lanes, a wait for running programs, then what nothing leads to any more (`change_remove.py`). Nothing is
+inserted after that wait, so no element is reused under a program that still holds it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from svcctl.maps.service_layouts import (
     Slot,
 )
 from svcctl.model.alias import alias_table
-from svcctl.state.change_plan import deltas, special_frontends
+from svcctl.state.change_frontends import special_frontends
+from svcctl.state.change_plan import deltas
 from svcctl.state.change_remove import add_usage, remove_rest
 from svcctl.state.drains import note_drains
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.state.change_plan import Pair, plan_changes
+from svcctl.state.change_frontends import Pair
+from svcctl.state.change_plan import plan_changes
 from svcctl.state.change_write import apply_changes
 
 if TYPE_CHECKING:

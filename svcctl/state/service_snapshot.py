@@ -30,7 +30,8 @@ from svcctl.model.constants import FAMILY_NAMES, IPV4, IPV6
 from svcctl.model.prefix import MAPPED
 from svcctl.model.service import IN_CLUSTER, IN_LOCAL, Member, ServiceFrontend, families
 from svcctl.model.service_endpoint import Backend, Frontend
-from svcctl.state.change_plan import keys_of, ranges_of, words_of
+from svcctl.state.change_frontends import keys_of, words_of
+from svcctl.state.change_plan import ranges_of
 from svcctl.state.change_source import STRAY
 from svcctl.state.services import need_services, read_sources, stored
 

@@ -10,7 +10,7 @@ from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32, U64
 from svcctl.maps.service_layouts import AFFINITY_KEY, CONFIG, REVERSE, REVERSE_ENTRY, SERVICE_STATS
 from svcctl.state.audit.finding import Finding
-from svcctl.state.change_plan import special_frontends
+from svcctl.state.change_frontends import special_frontends
 from svcctl.state.node_addresses import changes, refresh
 
 if TYPE_CHECKING:

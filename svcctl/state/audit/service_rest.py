@@ -23,7 +23,7 @@ from svcctl.model.constants import PROTOCOL_NAMES
 from svcctl.model.prefix import format_address
 from svcctl.model.service_endpoint import format_backend, format_frontend
 from svcctl.state.audit.finding import Finding
-from svcctl.state.change_plan import words_of
+from svcctl.state.change_frontends import words_of
 from svcctl.state.services import as_backend
 
 if TYPE_CHECKING:
