@@ -107,14 +107,6 @@ struct svc_device {
 };
 _Static_assert(sizeof(struct svc_device) == 8, "svc_device");
 
-/* prefixlen counts from `set`. */
-struct svc_range_key {
-	__u32 prefixlen;
-	__u32 set; /* `ranges` of a block */
-	__u8 address[16];
-};
-_Static_assert(sizeof(struct svc_range_key) == 24, "svc_range_key");
-
 enum svc_packet_flag {
 	SVC_PACKET_KEEP = 1, /* TCP flows whose backend left go on: no RST */
 	SVC_PACKET_RESET_UNKNOWN = 2, /* TCP to a service that nobody knows: RST */

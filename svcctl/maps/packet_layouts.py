@@ -80,14 +80,6 @@ class Device(Record):
     flags: int
 
 
-class RangeKey(Record):
-    """struct svc_range_key; `prefixlen` counts from `set`, of a v4-mapped address 32 + 96 + n."""
-
-    prefixlen: int
-    set: int
-    address: bytes
-
-
 class PacketConfig(Record):
     """struct svc_packet_config: times in milliseconds."""
 
@@ -109,7 +101,6 @@ FLOW = Layout("svc_flow", FlowValue, "16s 16s H H I I I I I Q Q Q I I I I B B 6s
 FRAGMENT_KEY = Layout("svc_fragment_key", FragmentKey, "I I H B B")
 FRAGMENT = Layout("svc_fragment", FragmentValue, "H H I Q")
 DEVICE = Layout("svc_device", Device, "I I")
-RANGE_KEY = Layout("svc_range_key", RangeKey, "I I 16s")
 PACKET_CONFIG = Layout("svc_packet_config", PacketConfig, "I I I I I I I I H H 92s")
 
 MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
@@ -118,7 +109,6 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "fragments": (FRAGMENT_KEY, FRAGMENT),
     "flow_filter": (None, None),
     "devices": (None, DEVICE),
-    "source_ranges": (RANGE_KEY, None),
     "packet_config": (None, PACKET_CONFIG),
     "packet_stats": (None, None),
     "packet_scratch": (None, None),
@@ -126,7 +116,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
 }
 """As catalog.LAYOUTS, of the maps of the packet path."""
 
-ALL: tuple[Layout[Any], ...] = (FLOW_KEY, FLOW, FRAGMENT_KEY, FRAGMENT, DEVICE, RANGE_KEY, PACKET_CONFIG)
+ALL: tuple[Layout[Any], ...] = (FLOW_KEY, FLOW, FRAGMENT_KEY, FRAGMENT, DEVICE, PACKET_CONFIG)
 
 CHECK_FACTORS = (
     0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F,

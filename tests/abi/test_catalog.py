@@ -52,7 +52,6 @@ TYPES = {
     "backends": ("__u32", "struct svc_backend"),
     "service_stats": ("__u32", "struct svc_service_stats"),
     "node_addresses": ("struct svc_node_key", "__u32"),
-    "source_ranges": ("struct svc_range_key", "__u32"),
     "affinity": ("struct svc_affinity_key", "struct svc_affinity"),
     "reverse": ("__u64", "struct svc_reverse"),
     "reverse_counts": ("__u32", "__u32"),

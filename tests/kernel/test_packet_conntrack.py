@@ -389,9 +389,8 @@ def test_no_port_left(lab: Lab) -> None:
 
 def test_source_ranges(lab: Lab) -> None:
     """Of a frontend that is filtered, only sources in its block's ranges are served."""
-    from svcctl.maps.packet_layouts import RANGE_KEY, RangeKey
     from svcctl.maps.service_codec import frontend_word
-    from svcctl.maps.service_layouts import BLOCK, CURRENT, FRONTEND_KEY, FrontendKey
+    from svcctl.maps.service_layouts import BLOCK, CURRENT, FRONTEND_KEY, RANGE_KEY, FrontendKey, RangeKey
 
     word = FRONTEND_KEY.pack(FrontendKey(mapped(VIP), 80, TCP))
     lane = 1
