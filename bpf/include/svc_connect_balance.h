@@ -75,7 +75,7 @@ static __always_inline int choose(struct bpf_sock_addr *ctx,
 		return SVC_FOUND_BACKEND;
 	}
 	if (!seconds)
-		return pick_random(block, &req->pick);
+		return pick_new(block, &req->pick);
 	return pick_affine(block, &client, seconds, &req->pick,
 			   &req->chosen_by);
 }

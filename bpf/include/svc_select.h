@@ -7,6 +7,7 @@
 #define SVC_SELECT_H
 
 #include "svc_drop.h"
+#include "svc_maglev.h"
 #include "svc_service_maps.h"
 
 #define SVC_TRIES 4
@@ -33,6 +34,7 @@ struct svc_target {
 struct svc_pick {
 	__u8 address[16];
 	__u64 *picks; /* the backend's counter */
+	__u64 hash; /* in: of the flow, for services with a table */
 	__u32 backend;
 	__u32 lane;
 	__u16 port;
@@ -116,8 +118,27 @@ static __always_inline void count_pick(const struct svc_pick *pick)
 		__sync_fetch_and_add(pick->picks, 1);
 }
 
+/* The backend of the flow's slot. The table belongs to its blocks for ever: who
+ * sees the block sees its table, or none once nothing leads to either. */
+static __always_inline int pick_by_table(const struct svc_block *block,
+					 struct svc_pick *pick)
+{
+	__u32 index = block->lut - 1, slot;
+	void *table = bpf_map_lookup_elem(&lut, &index);
+	__u32 *id;
+
+	if (!table)
+		return SVC_FOUND_CHANGED;
+	slot = svc_lut_slot(pick->hash, block->lut_size);
+	id = bpf_map_lookup_elem(table, &slot);
+	/* Of another set: the block has gone, and its table was given away. */
+	if (!id || !is_member(block->block, *id))
+		return SVC_FOUND_CHANGED;
+	return read_backend(*id, pick) ? SVC_FOUND_BACKEND : SVC_FOUND_CHANGED;
+}
+
 /* Exact for any weights: slot by one draw, backend or alias by another. */
-static __always_inline int pick_random(const struct svc_block *block,
+static __always_inline int pick_by_chance(const struct svc_block *block,
 				       struct svc_pick *pick)
 {
 	struct svc_slot_key key = { .block = block->block };
@@ -134,6 +155,13 @@ static __always_inline int pick_random(const struct svc_block *block,
 	    bpf_get_prandom_u32() >= slot->threshold)
 		id = slot->alias;
 	return read_backend(id, pick) ? SVC_FOUND_BACKEND : SVC_FOUND_CHANGED;
+}
+
+/* For a connection that nothing binds to a backend yet. */
+static __always_inline int pick_new(const struct svc_block *block,
+				    struct svc_pick *pick)
+{
+	return block->lut ? pick_by_table(block, pick) : pick_by_chance(block, pick);
 }
 
 /* Still running, and in the block this connection selects from. Another CPU may
@@ -170,7 +198,7 @@ static __always_inline int pick_affine(const struct svc_block *block,
 		*chosen_by = BY_AFFINITY;
 		return SVC_FOUND_BACKEND;
 	}
-	found = pick_random(block, pick);
+	found = pick_new(block, pick);
 	if (found != SVC_FOUND_BACKEND)
 		return found;
 	if (known) {

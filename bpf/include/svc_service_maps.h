@@ -11,6 +11,7 @@
 #define SVC_DEFAULT_FRONTENDS 16384
 #define SVC_DEFAULT_BACKENDS 65536
 #define SVC_DEFAULT_SOCKETS 262144
+#define SVC_LUTS 65536
 #define SVC_REVERSE_COUNTS 262144 /* a power of two */
 
 #define SVC_HASH(map_name, key_type, value_type, size)                         \
@@ -71,6 +72,21 @@ SVC_HASH(reverse, __u64, struct svc_reverse, SVC_DEFAULT_SOCKETS);
  * in use share few cache lines; a look-up in `reverse` that finds nothing costs
  * a cache miss, and most sockets have nothing there. */
 SVC_ARRAY(reverse_counts, __u32, SVC_REVERSE_COUNTS);
+
+/* Maglev: index -> slot -> backend id. An inner map is never written again once
+ * it is here, and may have any of the sizes of svcctl/model/maglev.py. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SVC_LUTS);
+	__type(key, __u32);
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_ARRAY);
+		__uint(map_flags, BPF_F_INNER_MAP);
+		__uint(max_entries, 251);
+		__type(key, __u32);
+		__type(value, __u32);
+	});
+} lut SEC(".maps");
 
 /* Programs never read these. */
 SVC_HASH(service_names, struct svc_service_name, __u32, SVC_DEFAULT_SERVICES);

@@ -58,8 +58,8 @@ struct svc_block {
 	__u32 affinity_seconds; /* 0: none */
 	__u32 verdict; /* enum svc_verdict, when slots is 0 */
 	__u32 ranges; /* `set` in source_ranges; 0: everybody is admitted */
-	__u32 lut;
-	__u32 flags;
+	__u32 lut; /* index in `lut` + 1; 0: drawn by chance */
+	__u32 lut_size;
 	__u32 members; /* how many, the ones without a slot included */
 };
 _Static_assert(sizeof(struct svc_block) == 40, "svc_block");

@@ -60,7 +60,7 @@ attempt(const struct svc_frontend_key *key, struct svc_pick *pick)
 		return SVC_FOUND_CHANGED;
 	if (!block->slots)
 		return SVC_FOUND_REFUSE;
-	return pick_random(block, pick);
+	return pick_new(block, pick);
 }
 
 /* Draws from the block of the first target. */
