@@ -74,6 +74,8 @@ static __always_inline int choose(struct bpf_sock_addr *ctx,
 		req->chosen_by = BY_SOCKET;
 		return SVC_FOUND_BACKEND;
 	}
+	if (block->lut)
+		req->pick.hash = svc_hash_cookie(req->cookie);
 	if (!seconds)
 		return pick_new(block, &req->pick);
 	return pick_affine(block, &client, seconds, &req->pick,

@@ -32,9 +32,11 @@ struct svc_target {
 } __attribute__((aligned(8)));
 
 struct svc_pick {
-	__u8 address[16];
+	union {
+		__u8 address[16];
+		__u64 hash; /* in: of the flow, for services with a table */
+	};
 	__u64 *picks; /* the backend's counter */
-	__u64 hash; /* in: of the flow, for services with a table */
 	__u32 backend;
 	__u32 lane;
 	__u16 port;

@@ -89,6 +89,7 @@ struct {
 } lut SEC(".maps");
 
 /* Programs never read these. */
+SVC_HASH(lut_sets, struct svc_lut_key, struct svc_lut, SVC_LUTS);
 SVC_HASH(service_names, struct svc_service_name, __u32, SVC_DEFAULT_SERVICES);
 SVC_HASH(services, __u32, struct svc_service, SVC_DEFAULT_SERVICES);
 SVC_HASH(service_fronts, struct svc_service_item_key,

@@ -204,7 +204,7 @@ enum svc_service_flag {
 
 struct svc_service {
 	char name[255];
-	__u8 algorithm; /* 0: random, 1: maglev */
+	__u8 algorithm; /* 0: random, 1: maglev, 2: maglev, stable */
 	char owner[64];
 	__u32 id;
 	__u32 flags; /* enum svc_service_flag */
@@ -220,9 +220,23 @@ struct svc_service {
 	__u32 health_port; /* answers whether this node has ready backends; 0: none */
 	__u32 local_ready; /* how many it has */
 	__u32 sources; /* how many entries of source_ranges are its own */
-	__u32 reserved;
+	__u32 table_size; /* of its Maglev tables, 0: the default */
 };
 _Static_assert(sizeof(struct svc_service) == 384, "svc_service");
+
+/* A Maglev table, by a digest of what is in it: equal ones are one. */
+struct svc_lut_key {
+	__u8 digest[16];
+};
+_Static_assert(sizeof(struct svc_lut_key) == 16, "svc_lut_key");
+
+struct svc_lut {
+	__u32 place; /* in `lut` */
+	__u32 size;
+	__u32 refs; /* blocks; may be too high, never too low */
+	__u32 reserved;
+};
+_Static_assert(sizeof(struct svc_lut) == 16, "svc_lut");
 
 struct svc_service_item_key {
 	__u32 service;

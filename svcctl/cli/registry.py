@@ -49,6 +49,7 @@ _ROWS = (
     ("frontends", OUTGOING, "List the addresses of services."),
     ("backends", OUTGOING, "List the backends of services."),
     ("nat", OUTGOING, "Which backends each frontend leads to, as the kernel has it."),
+    ("lut", OUTGOING, "The Maglev table of a service: who has which share."),
     ("affinity", OUTGOING, "Which clients stick to which backends."),
     ("reverse", OUTGOING, "Which sockets' backends stand for which frontends."),
     ("apply", CONFIGURATION, "Make services and bindings those of a desired state."),

@@ -14,7 +14,7 @@ from svcctl.record import Record
 if TYPE_CHECKING:
     from svcctl.maps.layouts import Layout
 
-HASH, ARRAY, PROG_ARRAY, PERCPU_ARRAY, LRU_HASH, LPM_TRIE, SOCKMAP = 1, 2, 3, 6, 9, 11, 15
+HASH, ARRAY, PROG_ARRAY, PERCPU_ARRAY, LRU_HASH, LPM_TRIE, ARRAY_OF_MAPS, SOCKMAP = 1, 2, 3, 6, 9, 11, 12, 15
 """enum bpf_map_type of linux/bpf.h."""
 
 SK_LOOKUP = 36
@@ -97,6 +97,8 @@ SERVICE_MAPS = {
     "reverse": MapShape(HASH, 8, 200),
     "reverse_counts": MapShape(ARRAY, 4, 4),
     "service_names": MapShape(HASH, 256, 4, enums.USAGE_SERVICES),
+    "lut": MapShape(ARRAY_OF_MAPS, 4, 4),
+    "lut_sets": MapShape(HASH, 16, 16),
     "services": MapShape(HASH, 4, 384),
     "service_fronts": MapShape(HASH, 8, 24, enums.USAGE_SERVICE_FRONTS),
     "service_members": MapShape(HASH, 8, 32, enums.USAGE_SERVICE_MEMBERS),
@@ -161,7 +163,7 @@ PROGRAM_READS = ("bindings", "exact", "ports", "sockets", "hints", "dispatch_sta
 
 SERVICE_READS = (
     "config", "frontends", "current", "blocks", "slots", "members", "backends", "service_stats",
-    "node_addresses", "affinity", "reverse", "reverse_counts", "drop_stats",
+    "node_addresses", "affinity", "reverse", "reverse_counts", "lut", "drop_stats",
 )  # fmt: skip
 """Maps that connect and sendmsg read; the other balancer programs read some of them."""
 

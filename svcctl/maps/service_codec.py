@@ -122,6 +122,7 @@ def encode_service(
             service.health_port,
             service.local_ready,
             len(set(service.sources)),
+            service.table_size,
         )
     )
 
@@ -150,6 +151,7 @@ def decode_service(
         changed_ns=value.changed_ns,
         health_port=value.health_port,
         local_ready=value.local_ready,
+        table_size=value.table_size,
     )
 
 

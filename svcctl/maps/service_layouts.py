@@ -49,7 +49,7 @@ class Block(Record):
     verdict: int
     ranges: int
     lut: int
-    flags: int
+    lut_size: int
     members: int
 
 
@@ -191,6 +191,21 @@ class ServiceValue(Record):
     health_port: int = 0
     local_ready: int = 0
     sources: int = 0
+    table_size: int = 0
+
+
+class LutKey(Record):
+    """struct svc_lut_key."""
+
+    digest: bytes
+
+
+class Lut(Record):
+    """struct svc_lut. `place` in the map `lut`."""
+
+    place: int
+    size: int
+    refs: int
     reserved: int = 0
 
 
@@ -257,6 +272,8 @@ NODE_KEY = Layout("svc_node_key", NodeKey, "I 16s")
 RANGE_KEY = Layout("svc_range_key", RangeKey, "I I 16s")
 SERVICE_NAME = Layout("svc_service_name", ServiceName, "255s B")
 SERVICE = Layout("svc_service", ServiceValue, "255s B 64s I I I I I I I I Q I I I I I I")
+LUT_KEY = Layout("svc_lut_key", LutKey, "16s")
+LUT = Layout("svc_lut", Lut, "I I I I")
 ITEM_KEY = Layout("svc_service_item_key", ItemKey, "I I")
 # The nested key is spelt out; BTF has it as one field.
 SERVICE_FRONTEND = Layout("svc_service_frontend", ServiceFrontendValue, "16s H B B I")
@@ -279,6 +296,8 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "reverse": (None, REVERSE),
     "reverse_counts": (None, None),
     "service_names": (SERVICE_NAME, None),
+    "lut": (None, None),
+    "lut_sets": (LUT_KEY, LUT),
     "services": (None, SERVICE),
     "service_fronts": (ITEM_KEY, SERVICE_FRONTEND),
     "service_members": (ITEM_KEY, MEMBER),
@@ -289,6 +308,6 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
 
 ALL = (
     FRONTEND_KEY, FRONTEND, CURRENT, BLOCK, SLOT_KEY, SLOT, MEMBER_KEY, BACKEND, AFFINITY_KEY, AFFINITY,
-    REVERSE_ENTRY, REVERSE, SERVICE_STATS, CONFIG, NODE_KEY, RANGE_KEY, SERVICE_NAME, SERVICE, ITEM_KEY,
+    REVERSE_ENTRY, REVERSE, SERVICE_STATS, CONFIG, NODE_KEY, RANGE_KEY, SERVICE_NAME, SERVICE, LUT_KEY, LUT, ITEM_KEY,
     SERVICE_FRONTEND, MEMBER, BACKEND_KEY, BACKEND_ID,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.model.bad_value import BadValue
 from svcctl.model.label import check_name
+from svcctl.model.maglev import DEFAULT_SIZE, check_size
 from svcctl.model.prefix import Prefix, format_address
 from svcctl.model.service_endpoint import (
     ACTIVE,
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 RANDOM = 0
 MAGLEV = 1
-ALGORITHM_NUMBERS = {"random": RANDOM, "maglev": MAGLEV}
+MAGLEV_STABLE = 2
+ALGORITHM_NUMBERS = {"random": RANDOM, "maglev": MAGLEV, "maglev-stable": MAGLEV_STABLE}
 ALGORITHM_NAMES = {number: name for name, number in ALGORITHM_NUMBERS.items()}
 
 FRONTEND_LOCAL = 1
@@ -75,12 +77,14 @@ BackendSet = NamedTuple(  # noqa: UP014
         ("affinity_seconds", int),
         ("algorithm", int),
         ("sources", tuple[Prefix, ...]),
+        ("table_size", int),
     ],
 )
 """All that a block is made of: who gets the new connections of one family, and how.
 
 `kind` is CLUSTER_SET or LOCAL_SET; `members` are (Backend, weight) in order of address and port, so equal sets
-are equal values; `verdict` matters when there are none; `sources` are the service's source ranges.
+are equal values; `verdict` matters when there are none; `sources` are the service's source ranges,
+`table_size` is 0 without Maglev.
 """
 
 if TYPE_CHECKING:
@@ -116,7 +120,7 @@ if TYPE_CHECKING:
         or the port of its node-port frontends; `sources`: prefixes that its load-balancer frontends admit,
         none: all. The order of `frontends` and `members` is that of their entries in the maps and means
         nothing. `health_port`: where 'svcctl health' answers whether this node has ready backends, and
-        `local_ready` how many it has; 0: nowhere.
+        `local_ready` how many it has; 0: nowhere. `table_size`: slots of its Maglev tables, 0: the default.
         """
 
         name: str
@@ -135,6 +139,7 @@ if TYPE_CHECKING:
         changed_ns: int = 0
         health_port: int = 0
         local_ready: int = 0
+        table_size: int = 0
 
 else:
     from collections import namedtuple
@@ -148,8 +153,8 @@ else:
     Service = namedtuple(
         "Service",
         "name id affinity_seconds algorithm internal_local external_local block drop node_port owner sources"
-        " frontends members changed_ns health_port local_ready",
-        defaults=(0, 0, RANDOM, False, False, False, False, 0, "", (), (), (), 0, 0, 0),
+        " frontends members changed_ns health_port local_ready table_size",
+        defaults=(0, 0, RANDOM, False, False, False, False, 0, "", (), (), (), 0, 0, 0, 0),
     )
 
 
@@ -167,6 +172,10 @@ def check_service(service: Service) -> Service:
         raise BadValue("affinity", service.affinity_seconds, f"expected 0-{MAX_AFFINITY_SECONDS} seconds")
     if service.algorithm not in ALGORITHM_NAMES:
         raise BadValue("algorithm", service.algorithm, "expected random or maglev")
+    if service.table_size:
+        if service.algorithm == RANDOM:
+            raise BadValue("table size", service.table_size, "is for the algorithm maglev")
+        check_size(service.table_size)
     _check_frontends(service)
     _check_node_port(service)
     if not 0 <= service.health_port <= 65535:
@@ -206,6 +215,13 @@ def blocks_of(service: Service) -> list[Lane]:
     backends drops, as kube-proxy does: another node may serve the client.
     """
     return [_lane(service, family) for family in families(service)]
+
+
+def table_size(service: Service) -> int:
+    """Slots of its Maglev tables; 0: it has none."""
+    if service.algorithm == RANDOM:
+        return 0
+    return service.table_size or DEFAULT_SIZE
 
 
 def same_set(one: BackendSet | None, other: BackendSet | None) -> bool:
@@ -283,6 +299,7 @@ def _set(service: Service, kind: str, family: int, members: Iterable[Member], ve
         service.affinity_seconds,
         service.algorithm,
         tuple(sorted(service.sources)),
+        table_size(service),
     )
 
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 from svcctl.errors import Conflict, NotFound, UsageProblem
 from svcctl.model.bad_value import show
 from svcctl.model.prefix import Prefix
-from svcctl.model.service import Member, ServiceFrontend, check_service, node_port_frontends
+from svcctl.model.service import (
+    ALGORITHM_NUMBERS,
+    MAGLEV,
+    MAGLEV_STABLE,
+    RANDOM,
+    Member,
+    ServiceFrontend,
+    check_service,
+    node_port_frontends,
+)
 from svcctl.model.service_endpoint import (
     ACTIVE,
     DEFAULT_WEIGHT,
@@ -190,6 +199,7 @@ def set_options(
     *,
     affinity_seconds: int | None = None,
     algorithm: int | None = None,
+    table_size: int | None = None,
     internal_local: bool | None = None,
     external_local: bool | None = None,
     block: bool | None = None,
@@ -202,6 +212,7 @@ def set_options(
     given: dict[str, Any] = {
         "affinity_seconds": affinity_seconds,
         "algorithm": algorithm,
+        "table_size": table_size,
         "internal_local": internal_local,
         "external_local": external_local,
         "block": block,
@@ -212,6 +223,20 @@ def set_options(
     }
     changed = service._replace(**{name: value for name, value in given.items() if value is not None})
     return _checked(service, _with_node_port(changed, service.node_port))
+
+
+def algorithm_number(have: int, word: str | None, stable: bool | None) -> int | None:
+    """What `--algorithm` and `--stable` ask for; None: nothing. Raises UsageProblem for --stable without maglev."""
+    if word is None and stable is None:
+        return None
+    base = have if word is None else ALGORITHM_NUMBERS[word]
+    if base == RANDOM:
+        if stable:
+            raise UsageProblem("--stable: is for the algorithm maglev")
+        return RANDOM
+    if stable is None:
+        return have if have != RANDOM else base
+    return MAGLEV_STABLE if stable else MAGLEV
 
 
 def require_owner(service: Service, owner: str, action: str) -> None:

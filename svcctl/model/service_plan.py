@@ -254,6 +254,7 @@ _OPTIONS: tuple[tuple[str, str, Callable[..., str]], ...] = (
     ("node_port", "node-port", _or_none),
     ("owner", "owner", _or_none),
     ("sources", "sources", _prefixes),
+    ("table_size", "table-size", _or_none),
     ("health_port", "health-port", _or_none),
     ("local_ready", "local-ready", str),
 )

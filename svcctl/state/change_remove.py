@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import BACKEND_ID, ITEM_KEY
+from svcctl.state.services import read_block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,17 +42,31 @@ def _delete(writer: Writer, name: str, keys: list[bytes]) -> int:
 
 def _remove_blocks(writer: Writer, changes: Changes, blocks: list[int]) -> dict[str, int]:
     records, slots, members = [], [], []
+    tables = _tables(writer, changes, blocks)
     for number in blocks:
         there, slot_keys, member_keys = changes.source.content(number)
         if there:
             records.append(U32.pack(number))
         slots += slot_keys
         members += member_keys
+    gone = _delete(writer, "blocks", records)
+    if tables:
+        from svcctl.state.tables import give_back
+
+        give_back(writer, tables)
     return {
-        "blocks": _delete(writer, "blocks", records),
+        "blocks": gone,
         "slots": _delete(writer, "slots", slots),
         "members": _delete(writer, "members", members),
     }
+
+
+def _tables(writer: Writer, changes: Changes, blocks: list[int]) -> list[int]:
+    """Numbers of the Maglev tables that the blocks use, each as often as it is used."""
+    if all(one.have is None or not one.have.service.algorithm for one in changes.parts):
+        return []
+    found = [read_block(writer, number) for number in blocks]
+    return [record.lut for record in found if record is not None and record.lut]
 
 
 def _remove_items(writer: Writer, changes: Changes) -> dict[str, int]:

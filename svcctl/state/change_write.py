@@ -198,7 +198,7 @@ def block_content(service: int, backends: Mapping[Backend, int], block: NewBlock
         verdict=block.set.verdict,
         ranges=block.ranges,
         lut=0,
-        flags=0,
+        lut_size=block.set.table_size if ids else 0,
         members=len(ids),
     )
     return BlockContent(slots, ids, record)
@@ -213,11 +213,16 @@ def write_blocks(
     records: dict[bytes, bytes] = {}
     for service, block in blocks:
         content = block_content(service, backends, block)
+        record = content.record
+        if record.lut_size:
+            from svcctl.state.tables import take_table
+
+            record = record._replace(lut=take_table(writer, block, backends))
         for number, slot in enumerate(content.slots):
             slots[SLOT_KEY.struct.pack(block.number, number)] = SLOT.pack(slot)
         for number, backend in enumerate(content.members):
             members[MEMBER_KEY.struct.pack(block.number, backend)] = U32.pack(number)
-        records[U32.pack(block.number)] = BLOCK.pack(content.record)
+        records[U32.pack(block.number)] = BLOCK.pack(record)
     put(writer, "slots", slots)
     put(writer, "members", members)
     put(writer, "blocks", records)

@@ -52,8 +52,19 @@ if TYPE_CHECKING:
     "--algorithm",
     type=ALGORITHM,
     default="random",
-    metavar="random",
-    help="How a backend is chosen [random, by weight].",
+    metavar="random|maglev",
+    help="How a backend is chosen: by chance, or from a table that other nodes make alike [random].",
+)
+@option(
+    "--stable/--no-stable",
+    default=None,
+    help="With maglev: a changed set moves as few flows as possible, at the price that nodes may differ.",
+)
+@option(
+    "--table-size",
+    type=Count(0, 655_373),
+    metavar="SLOTS",
+    help="With maglev: slots of the table, a prime; 0: the default, 16381.",
 )
 @option(
     "--kind",
@@ -102,6 +113,8 @@ def command(
     backends: tuple[BackendSpec, ...],
     affinity: int,
     algorithm: str,
+    stable: bool | None,
+    table_size: int | None,
     kind: str,
     internal: str,
     external: str,
@@ -117,8 +130,8 @@ def command(
     """
     from svcctl.cli.service_commands import change_service
     from svcctl.errors import UsageProblem
-    from svcctl.model.service import ALGORITHM_NUMBERS, Service, ServiceFrontend
-    from svcctl.model.service_edit import add_backends, add_service
+    from svcctl.model.service import RANDOM, Service, ServiceFrontend
+    from svcctl.model.service_edit import add_backends, add_service, algorithm_number
     from svcctl.model.service_endpoint import KIND_NUMBERS
 
     if not frontends:
@@ -129,7 +142,8 @@ def command(
         want = Service(
             name=name,
             affinity_seconds=affinity,
-            algorithm=ALGORITHM_NUMBERS[algorithm],
+            algorithm=algorithm_number(RANDOM, algorithm, stable) or RANDOM,
+            table_size=table_size or 0,
             internal_local=internal == "local",
             external_local=external == "local",
             block=block,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import Count
-from svcctl.cli.service_params import FRONTEND, KIND, POLICY, SERVICE
+from svcctl.cli.service_params import ALGORITHM, FRONTEND, KIND, POLICY, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
@@ -35,6 +35,18 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="FRONTEND",
     help="Take this frontend away; may be repeated.",
+)
+@option("--algorithm", type=ALGORITHM, metavar="random|maglev", help="How a backend is chosen.")
+@option(
+    "--stable/--no-stable",
+    default=None,
+    help="With maglev: a changed set moves as few flows as possible, at the price that nodes may differ.",
+)
+@option(
+    "--table-size",
+    type=Count(0, 655_373),
+    metavar="SLOTS",
+    help="With maglev: slots of the table, a prime; 0: the default, 16381.",
 )
 @option("--kind", type=KIND, metavar="KIND", help="Kind of the frontends that --frontend names [cluster].")
 @option(
@@ -69,6 +81,9 @@ def command(
     frontends: tuple[Frontend, ...],
     gone: tuple[Frontend, ...],
     kind: str | None,
+    algorithm: str | None,
+    stable: bool | None,
+    table_size: int | None,
     affinity: int | None,
     internal: str | None,
     external: str | None,
@@ -84,12 +99,12 @@ def command(
     from svcctl.cli.service_commands import change_service
     from svcctl.errors import UsageProblem
     from svcctl.model.service import ServiceFrontend
-    from svcctl.model.service_edit import add_frontends, delete_frontends, set_options
+    from svcctl.model.service_edit import add_frontends, algorithm_number, delete_frontends, set_options
     from svcctl.model.service_endpoint import KIND_NUMBERS, format_frontend
 
     if kind is not None and not frontends:
         raise UsageProblem(f"service set {name}: --kind goes with --frontend, whose kind it is")
-    given = (affinity, internal, external, node_port, block, drop)
+    given = (algorithm, stable, table_size, affinity, internal, external, node_port, block, drop)
     if not frontends and not gone and all(one is None for one in given):
         raise UsageProblem(
             f"service set {name}: nothing to set", hint="'svcctl service set --help' lists what can be"
@@ -104,6 +119,8 @@ def command(
         want = set_options(
             have,
             affinity_seconds=affinity,
+            algorithm=algorithm_number(have.algorithm, algorithm, stable),
+            table_size=0 if algorithm == "random" and table_size is None else table_size,
             internal_local=None if internal is None else internal == "local",
             external_local=None if external is None else external == "local",
             node_port=node_port,

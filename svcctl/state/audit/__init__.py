@@ -39,6 +39,7 @@ INVARIANTS = (
     "lanes",
     "frontends",
     "blocks",
+    "tables",
     "backends",
     "balancer",
     "counters",

@@ -18,6 +18,7 @@ from svcctl.state.audit.finding import Finding
 from svcctl.state.create import DIRECTORY_MODE, PIN_MODE
 from svcctl.state.session import is_wrong_pin
 from svcctl.state.swap import drop_next, next_pins
+from svcctl.state.tables import pins as pins_of_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +117,8 @@ def _fault(writer: Writer, name: str) -> str | None:
 def _orphans(writer: Writer, present: set[str], wanted: dict[str, int]) -> Iterator[Finding]:
     """orphans: nothing else is in the directory."""
     left = next_pins(writer.path)
-    for name in sorted(present - wanted.keys() - set(left)):
+    tables = set(pins_of_tables(writer).values()) if writer.has_map("lut_sets") else set()
+    for name in sorted(present - wanted.keys() - set(left) - tables):
         advice = f"look at it, then: rm -r {writer.pin(name)}"
         yield Finding("orphans", f"{name!r} does not belong here", None, advice)
     try:

@@ -25,6 +25,7 @@ from svcctl.maps.service_layouts import (
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.service import check_service, families
 from svcctl.state.services import as_backend, read_sources
+from svcctl.state.tables import read_sets
 
 if TYPE_CHECKING:
     from svcctl.maps.service_layouts import BackendId, Block, MemberValue, ServiceValue, Slot
@@ -63,6 +64,7 @@ class View:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.ranges = read_sources(writer)
+        self.tables = read_sets(writer)
         self.backends: dict[int, BackendValue] = {
             U32.unpack(key)[0]: BACKEND.unpack(data) for key, data in writer.map("backends").items()
         }

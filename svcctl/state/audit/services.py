@@ -16,9 +16,10 @@ from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import CURRENT, ITEM_KEY, SERVICE, Current, ItemKey
 from svcctl.model.constants import FAMILY_NAMES, IPV4
 from svcctl.model.service import blocks_of, families, same_set
-from svcctl.state.audit import service_counts, service_rest
+from svcctl.state.audit import service_counts, service_rest, tables
 from svcctl.state.audit.finding import Finding
 from svcctl.state.audit.service_view import Known, View, name_fault
+from svcctl.state.audit.tables import table_fault
 from svcctl.state.change_plan import NewBlock, free_lane, ranges_of
 from svcctl.state.change_source import Live
 from svcctl.state.change_write import block_content, write_blocks
@@ -44,6 +45,7 @@ def find(writer: Writer, deep: bool) -> Iterator[Finding]:
     yield from service_counts.balancer(view, too_low=False)
     yield from service_rest.stray_blocks(view)
     yield from service_rest.stray_ranges(view)
+    yield from tables.find(view)
     yield from service_rest.references(view)
     yield from _stray_items(view)
     yield from service_counts.usage(view)
@@ -200,6 +202,11 @@ def _block_fault(view: View, one: Known, wanted: NewBlock) -> str:
     if not wanted.number or record is None:
         return "which is not there"
     slots, ids, right = block_content(one.service.id, one.backends, wanted)
+    if right.lut_size and record.lut:
+        fault = table_fault(view, record, wanted, ids)
+        if fault:
+            return fault
+        right = right._replace(lut=record.lut)
     for field, have, want in zip(record._fields, record, right, strict=True):
         if have != want:
             return f"whose {field} is {have} instead of {want}"
