@@ -47,6 +47,8 @@ def take_table(writer: Writer, block: NewBlock, backends: Mapping[Backend, int])
     if data is not None:
         known = LUT.unpack(data)
         sets.update(key, LUT.pack(known._replace(refs=known.refs + 1)))
+        if known.place not in pins(writer) or writer.map("lut").lookup(U32.pack(known.place)) is None:
+            put_table(writer, known.place, ids)  # a hand took it away
         return known.place + 1
     index = _free_index(writer)
     sets.update(key, LUT.pack(Lut(index, len(ids), 1)))
@@ -150,7 +152,7 @@ def _present(state: State, block: NewBlock) -> array[int]:
 
 
 def _free_index(writer: Writer) -> int:
-    used = {known.place for known in read_sets(writer).values()}
+    used = {known.place for known in read_sets(writer).values()} | pins(writer).keys()
     largest = writer.map("lut").info.max_entries
     for index in range(largest):
         if index not in used:

@@ -55,6 +55,8 @@ TYPES = {
     "affinity": ("struct svc_affinity_key", "struct svc_affinity"),
     "reverse": ("__u64", "struct svc_reverse"),
     "reverse_counts": ("__u32", "__u32"),
+    "lut": ("__u32", ""),  # of maps
+    "lut_sets": ("struct svc_lut_key", "struct svc_lut"),
     "service_names": ("struct svc_service_name", "__u32"),
     "services": ("__u32", "struct svc_service"),
     "service_fronts": ("struct svc_service_item_key", "struct svc_service_frontend"),

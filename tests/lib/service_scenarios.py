@@ -297,6 +297,43 @@ class DetachCgroup(Services):
         self.run("attach", "cgroup", self.cgroup)
 
 
+class MaglevAdd(Services):
+    """A service with a table of its own."""
+
+    name = "maglev-add"
+    new = [NOBODY, "web"]
+
+    def command(self) -> tuple[str, ...]:
+        return (
+            "service", "add", "new", "--frontend", f"{VIP}:{PLAIN}/tcp", "--algorithm", "maglev", "--table-size", "251",
+            "--backend", WEB,
+        )  # fmt: skip
+
+    def undo(self) -> None:
+        self.run("service", "delete", "new")
+
+
+class MaglevChange(Services):
+    """A table takes another's place."""
+
+    name = "maglev-change"
+    old = [NOBODY, "web"]
+    new = ["blue", "web"]
+
+    def set_up(self) -> None:
+        super().set_up()
+        self.run(
+            "service", "add", "new", "--frontend", f"{VIP}:{PLAIN}/tcp", "--algorithm", "maglev", "--stable",
+            "--table-size", "251", "--backend", f"{BLUE},weight=0",
+        )  # fmt: skip
+
+    def command(self) -> tuple[str, ...]:
+        return ("backend", "set", "new", BLUE, "--weight", "1")
+
+    def undo(self) -> None:
+        self.run("backend", "set", "new", BLUE, "--weight", "0")
+
+
 class UpgradeBalancer(Changed):
     """Programs of both halves under one mark; maps of services made anew."""
 
@@ -323,5 +360,7 @@ ALL: tuple[type[Scenario], ...] = (
     AttachCgroup,
     AttachCgroupFirst,
     DetachCgroup,
+    MaglevAdd,
+    MaglevChange,
     UpgradeBalancer,
 )

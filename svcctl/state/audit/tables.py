@@ -30,6 +30,8 @@ def table_fault(view: View, record: Block, wanted: NewBlock, backends: list[int]
         return f"whose table {record.lut} has no pin"
     if len(content) != record.lut_size or tables.digest(content) != known[0]:
         return f"whose table {record.lut} has another content"
+    if view.writer.map("lut").lookup(U32.pack(record.lut - 1)) is None:
+        return f"whose table {record.lut} is not in lut"
     total = sum(weight for _, weight in wanted.set.members)
     found: dict[int, int] = {}
     for number in content:
