@@ -24,12 +24,12 @@ FRONTEND = {4: VIP, 6: VIP6}
     "connect4: cgroup/connect4", "connect4: helper get_netns_cookie", "connect4: helper get_prandom_u32",
     "connect4: helper get_socket_cookie", "connect4: helper ktime_get_ns",
     "connect4: helper map_lookup_elem", "connect4: helper map_update_elem", "connect4: helper set_retval",
-    "connect4: helper spin_lock", "connect4: helper spin_unlock", "connect4: map array",
+    "connect4: helper spin_lock", "connect4: helper spin_unlock", "connect4: map array", "connect4: map array_of_maps",
     "connect4: map hash", "connect4: map lpm_trie", "connect4: map lru_hash", "connect4: map percpu_array",
     "connect6: cgroup/connect6", "connect6: helper get_netns_cookie", "connect6: helper get_prandom_u32",
     "connect6: helper get_socket_cookie", "connect6: helper ktime_get_ns",
     "connect6: helper map_lookup_elem", "connect6: helper map_update_elem", "connect6: helper set_retval",
-    "connect6: helper spin_lock", "connect6: helper spin_unlock", "connect6: map array",
+    "connect6: helper spin_lock", "connect6: helper spin_unlock", "connect6: map array", "connect6: map array_of_maps",
     "connect6: map hash", "connect6: map lpm_trie", "connect6: map lru_hash", "connect6: map percpu_array",
     "getpeername4: cgroup/getpeername4", "getpeername4: helper get_socket_cookie",
     "getpeername4: helper map_lookup_elem", "getpeername4: helper spin_lock",
@@ -45,19 +45,19 @@ FRONTEND = {4: VIP, 6: VIP6}
     "sendmsg4: helper get_netns_cookie", "sendmsg4: helper get_prandom_u32",
     "sendmsg4: helper get_socket_cookie", "sendmsg4: helper ktime_get_ns",
     "sendmsg4: helper map_lookup_elem", "sendmsg4: helper map_update_elem", "sendmsg4: helper set_retval",
-    "sendmsg4: helper spin_lock", "sendmsg4: helper spin_unlock", "sendmsg4: map array",
+    "sendmsg4: helper spin_lock", "sendmsg4: helper spin_unlock", "sendmsg4: map array", "sendmsg4: map array_of_maps",
     "sendmsg4: map hash", "sendmsg4: map lpm_trie", "sendmsg4: map lru_hash", "sendmsg4: map percpu_array",
     "sendmsg6: cgroup/sendmsg6", "sendmsg6: helper get_netns_cookie", "sendmsg6: helper get_prandom_u32",
     "sendmsg6: helper get_socket_cookie", "sendmsg6: helper ktime_get_ns",
     "sendmsg6: helper map_lookup_elem", "sendmsg6: helper map_update_elem", "sendmsg6: helper set_retval",
-    "sendmsg6: helper spin_lock", "sendmsg6: helper spin_unlock", "sendmsg6: map array",
+    "sendmsg6: helper spin_lock", "sendmsg6: helper spin_unlock", "sendmsg6: map array", "sendmsg6: map array_of_maps",
     "sendmsg6: map hash", "sendmsg6: map lpm_trie", "sendmsg6: map lru_hash", "sendmsg6: map percpu_array",
     "sock_release: cgroup/sock_release", "sock_release: helper get_socket_cookie",
     "sock_release: map array", "sock_release: helper map_delete_elem", "sock_release: helper map_lookup_elem",
     "sock_release: map hash",
 )  # fmt: skip
 def test_every_hook(balanced: Balanced) -> None:
-    """TCP and UDP through a service of each family, connected and not, with affinity, and refused."""
+    """TCP and UDP through a service of each family, connected and not, with affinity, from a table, and refused."""
     for family in (4, 6):  # not two tests: attaching takes most of the time in an emulated kernel
         _every_hook(balanced, family)
 
@@ -77,6 +77,11 @@ def _every_hook(balanced: Balanced, family: int) -> None:
         data, source = one.recvfrom(64)
         assert (data.decode(), name(source)) == (backend, (FRONTEND[family], 80))
     assert balanced.reverse() == {}
+    svc("service", "set", f"web{family}", "--affinity", 0, "--algorithm", "maglev", "--table-size", 251)
+    assert balanced.ask(FRONTEND[family], 80, "tcp", kind) == backend
+    with balanced.socket("udp", kind) as one:
+        one.sendto(b"?", (FRONTEND[family], 80))
+        assert balanced.farm.reply() == backend
     svc("backend", "delete", f"web{family}", backend)
     expected = errno.EHOSTUNREACH if probe.has_helper(SOCK_ADDR, SET_RETVAL, 10) else errno.EPERM
     assert balanced.error(FRONTEND[family], 80, "tcp", kind) == expected
@@ -114,25 +119,25 @@ def test_upgrade_under_connections(balanced: Balanced) -> None:
     "connect4_eperm: helper get_prandom_u32", "connect4_eperm: helper get_socket_cookie",
     "connect4_eperm: helper ktime_get_ns", "connect4_eperm: helper map_lookup_elem",
     "connect4_eperm: helper map_update_elem", "connect4_eperm: helper spin_lock",
-    "connect4_eperm: helper spin_unlock", "connect4_eperm: map array", "connect4_eperm: map hash",
+    "connect4_eperm: helper spin_unlock", "connect4_eperm: map array", "connect4_eperm: map array_of_maps", "connect4_eperm: map hash",
     "connect4_eperm: map lpm_trie", "connect4_eperm: map lru_hash", "connect4_eperm: map percpu_array",
     "connect6_eperm: cgroup/connect6", "connect6_eperm: helper get_netns_cookie",
     "connect6_eperm: helper get_prandom_u32", "connect6_eperm: helper get_socket_cookie",
     "connect6_eperm: helper ktime_get_ns", "connect6_eperm: helper map_lookup_elem",
     "connect6_eperm: helper map_update_elem", "connect6_eperm: helper spin_lock",
-    "connect6_eperm: helper spin_unlock", "connect6_eperm: map array", "connect6_eperm: map hash",
+    "connect6_eperm: helper spin_unlock", "connect6_eperm: map array", "connect6_eperm: map array_of_maps", "connect6_eperm: map hash",
     "connect6_eperm: map lpm_trie", "connect6_eperm: map lru_hash", "connect6_eperm: map percpu_array",
     "sendmsg4_eperm: cgroup/sendmsg4", "sendmsg4_eperm: helper get_netns_cookie",
     "sendmsg4_eperm: helper get_prandom_u32", "sendmsg4_eperm: helper get_socket_cookie",
     "sendmsg4_eperm: helper ktime_get_ns", "sendmsg4_eperm: helper map_lookup_elem",
     "sendmsg4_eperm: helper map_update_elem", "sendmsg4_eperm: helper spin_lock",
-    "sendmsg4_eperm: helper spin_unlock", "sendmsg4_eperm: map array", "sendmsg4_eperm: map hash",
+    "sendmsg4_eperm: helper spin_unlock", "sendmsg4_eperm: map array", "sendmsg4_eperm: map array_of_maps", "sendmsg4_eperm: map hash",
     "sendmsg4_eperm: map lpm_trie", "sendmsg4_eperm: map lru_hash", "sendmsg4_eperm: map percpu_array",
     "sendmsg6_eperm: cgroup/sendmsg6", "sendmsg6_eperm: helper get_netns_cookie",
     "sendmsg6_eperm: helper get_prandom_u32", "sendmsg6_eperm: helper get_socket_cookie",
     "sendmsg6_eperm: helper ktime_get_ns", "sendmsg6_eperm: helper map_lookup_elem",
     "sendmsg6_eperm: helper map_update_elem", "sendmsg6_eperm: helper spin_lock",
-    "sendmsg6_eperm: helper spin_unlock", "sendmsg6_eperm: map array", "sendmsg6_eperm: map hash",
+    "sendmsg6_eperm: helper spin_unlock", "sendmsg6_eperm: map array", "sendmsg6_eperm: map array_of_maps", "sendmsg6_eperm: map hash",
     "sendmsg6_eperm: map lpm_trie", "sendmsg6_eperm: map lru_hash", "sendmsg6_eperm: map percpu_array",
 )  # fmt: skip
 def test_the_variants_for_older_kernels_load() -> None:

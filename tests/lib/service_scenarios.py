@@ -301,7 +301,6 @@ class MaglevAdd(Services):
     """A service with a table of its own."""
 
     name = "maglev-add"
-    new = [NOBODY, "web"]
 
     def command(self) -> tuple[str, ...]:
         return (
