@@ -84,8 +84,8 @@ def test_the_numbers_are_those_of_the_headers() -> None:
             assert header[prefix + name.upper().replace("-", "_")] == number
     assert f"char owner[{model.MAX_OWNER_BYTES}];" in text
     assert f"char name[{model.MAX_NAME_BYTES}];" in text
-    assert "0: random, 1: maglev" in text
-    assert model.ALGORITHM_NUMBERS == {"random": 0, "maglev": 1}
+    assert "0: random, 1: maglev, 2: maglev, stable" in text
+    assert model.ALGORITHM_NUMBERS == {"random": 0, "maglev": 1, "maglev-stable": 2}
 
 
 def test_only_active_members_with_a_weight_get_connections() -> None:
@@ -292,7 +292,7 @@ def test_bad_names(name: str) -> None:
         ({"owner": "a\nb"}, "cannot be printed"),
         ({"affinity_seconds": 1 << 24}, "16777215"),
         ({"affinity_seconds": -1}, "16777215"),
-        ({"algorithm": 2}, "random or maglev"),
+        ({"algorithm": 3}, "random or maglev"),
         ({"node_port": 65536}, "1-65535"),
         ({"node_port": 30080}, "needs another frontend"),
         ({"frontends": (WEB4, WEB4)}, "named twice"),

@@ -164,7 +164,7 @@ B = "version: 1\nbindings:\n- {label: a, prefix: '::/0', port: 1, protocol: tcp}
         (S + "  node_port: 65536", "$.services[0].node_port", 5, "expected 0-65535"),
         (S + "  block: yes", "$.services[0].block", 5, "expected true or false, got 'yes'"),
         (S + "  drop: 1", "$.services[0].drop", 5, "expected true or false, got 1"),
-        (S + "  algorithm: rr", "$.services[0].algorithm", 5, "expected one of random, maglev"),
+        (S + "  algorithm: rr", "$.services[0].algorithm", 5, "expected one of random, maglev, maglev-stable"),
         (S + "  internal_policy: Local", "$.services[0].internal_policy", 5, "expected one of cluster, local"),
         (S + "  owner: 'a\\b'\n  x: 1", "$.services[0].x", 6, "unknown key"),
         (S + '  owner: "a\\tb"', "$.services[0].owner", 5, "cannot be printed"),

@@ -8,6 +8,7 @@ from svcctl.errors import UsageProblem
 from svcctl.model.bad_value import BadValue, show
 from svcctl.model.desired import CONSUL, NOMAD
 from svcctl.model.label import check_name
+from svcctl.model.maglev import SIZES
 from svcctl.model.prefix import parse_prefix
 from svcctl.model.service import (
     ALGORITHM_NUMBERS,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 KEYS = frozenset(
     """name frontends kind backends consul nomad affinity algorithm internal_policy external_policy sources
-    node_port block drop owner health_port local_ready""".split()
+    node_port block drop owner health_port local_ready table_size""".split()
 )
 FRONTEND_KEYS = frozenset({"address", "kind"})
 BACKEND_KEYS = frozenset({"address", "weight", "state", "local", "sets"})
@@ -94,6 +95,7 @@ def read_service(fields: Fields, owner: str, registries: Mapping[str, Instances]
         members=_members(fields, registries),
         health_port=fields.number("health_port", MAX_PORT),
         local_ready=fields.number("local_ready", MAX_LOCAL_READY),
+        table_size=fields.number("table_size", SIZES[-1]),
     )
     try:
         return check_service(service)

@@ -70,6 +70,7 @@ def service_entry(service: Service, owner: str = NATIVE) -> dict[str, Any]:
         "drop": service.drop,
         "health_port": service.health_port,
         "local_ready": service.local_ready,
+        "table_size": service.table_size,
     }
     entry.update((key, value) for key, value in extra.items() if value)
     if service.owner != owner:
