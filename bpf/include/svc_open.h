@@ -80,8 +80,13 @@ static __always_inline int choose_backend(const struct packet *p,
 	chosen->flags = target->flags;
 	chosen->pick.lane = lane;
 	chosen->by = BY_CHANCE;
+	/* What every node that has the same table comes to. */
+	if (block->lut)
+		chosen->pick.hash = svc_hash_flow(
+			p->key.source, p->key.destination, p->key.source_port,
+			p->key.destination_port, p->key.protocol);
 	if (!block->affinity_seconds)
-		return pick_random(block, &chosen->pick);
+		return pick_new(block, &chosen->pick);
 	client.service = block->service;
 	client.kind = SVC_CLIENT_ADDRESS;
 	copy_address4(client.client, p->key.source);

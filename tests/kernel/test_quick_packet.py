@@ -63,7 +63,7 @@ OUTSIDE: dict[int, str] = {AF_INET: "10.99.0.1", AF_INET6: "fd00:99::1"}
     "open_flow: helper redirect_neigh", "open_flow: helper redirect_peer",
     "open_flow: helper skb_change_type", "open_flow: helper skb_load_bytes",
     "open_flow: helper skb_pull_data", "open_flow: helper skb_store_bytes", "open_flow: helper tail_call",
-    "open_flow: map array", "open_flow: map hash", "open_flow: map lpm_trie", "open_flow: map lru_hash",
+    "open_flow: map array", "open_flow: map array_of_maps", "open_flow: map hash", "open_flow: map lpm_trie", "open_flow: map lru_hash",
     "open_flow: map percpu_array", "open_flow: map prog_array", "open_flow: tc", "to_outside: tc",
     "to_workload: helper ktime_get_ns", "to_workload: helper l4_csum_replace",
     "to_workload: helper map_delete_elem", "to_workload: helper map_lookup_elem",
@@ -153,7 +153,7 @@ def _talk(made: Balanced, path: PacketPath, client: Pod, backend: Pod, family: i
 def _outside(made: Balanced, path: PacketPath, client: Pod, outside: Pod, family: int) -> None:
     """A backend of which only the answers come by: they go from the interface straight to the client."""
     vip = "10.96.1.1" if family == AF_INET else "fd96:1::1"
-    _service(made, f"out{family}", vip, place(OUTSIDE[family], 8080))
+    _service(made, f"out{family}", vip, place(OUTSIDE[family], 8080), algorithm="maglev", table_size=251)
     with outside.inside():
         tcp, udp = (socket.socket(family, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM))
     with tcp, udp:
