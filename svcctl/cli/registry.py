@@ -51,6 +51,7 @@ _ROWS = (
     ("nat", OUTGOING, "Which backends each frontend leads to, as the kernel has it."),
     ("affinity", OUTGOING, "Which clients stick to which backends."),
     ("reverse", OUTGOING, "Which sockets' backends stand for which frontends."),
+    ("conntrack", OUTGOING, "Flows of the packet path: list them, flush them."),
     ("explain", CONFIGURATION, "What would happen to a connection, and why."),
     ("export", CONFIGURATION, "Print the desired state as a file."),
     ("save", CONFIGURATION, "Write the export where the boot unit restores it."),
