@@ -85,9 +85,9 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     has_services = state.has_half(catalog.BALANCER)
     if has_services:
         from svcctl.state.balancer_settings import read_settings
-        from svcctl.state.condition import condition
+        from svcctl.state.condition import fault as fault_of
 
-        settings, fault = read_settings(state), condition(state).text
+        settings, fault = read_settings(state), fault_of(state)
     if label is None and has_services:
         from svcctl.state.service_listing import service_rows
 

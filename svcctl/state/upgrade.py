@@ -77,9 +77,9 @@ def upgrade(place: Place, options: UpgradeOptions, command: str, *, dry_run: boo
             for opened in maps.values():
                 opened.close()
         if writer.meta().schema == layouts.SCHEMA and writer.has_half(catalog.BALANCER):
-            from svcctl.state.condition import condition
+            from svcctl.state.condition import fault as fault_of
 
-            fault = condition(writer).text
+            fault = fault_of(writer)
             if fault is not None:
                 place.notice(fault)
         return done

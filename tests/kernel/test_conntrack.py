@@ -83,6 +83,7 @@ def asked(stack: contextlib.ExitStack, cluster: Cluster, family: int = AF_INET) 
 @pytest.mark.parametrize("family", [AF_INET, AF_INET6], ids=("v4", "v6"))
 def test_flows_of_connections(cluster: Cluster, family: int) -> None:
     assert svc("conntrack").err == "no flow is remembered\n"
+    assert svc("frontends").err == ""  # the balancer is attached nowhere, and need not be
     assert listed() == []
     client, backend = cluster.client.own(family), cluster.backend.own(family)
     with contextlib.ExitStack() as stack:

@@ -363,6 +363,7 @@ def test_interfaces(loaded: World) -> None:
     loaded.sh("ip link add doctor0 type veth peer name doctor1")
     ok("attach", "dev", "doctor0", "--role", "host", "--max-flows", "1000", "--max-sockets", "1000")
     expect(lines()["interfaces"], OK, "1 attached", hint=False)
+    expect(lines()["balancer"], OK, "packets are served", hint=False)
     ok("attach", "dev", "doctor1*", "--role", "host")
     expect(lines()["interfaces"], OK, "2 attached", hint=False)
     ok("detach", "dev", "doctor1")

@@ -25,7 +25,7 @@ NONE = "none"
 class Devices(Scenario):
     """A loaded packet path, and an interface."""
 
-    step = 20
+    step = 4
     old = [NONE, NONE]
     new = ["from_outside", "to_outside"]
 
@@ -84,7 +84,7 @@ class AttachDevFirst(Devices):
     """Service maps, the balancer's programs, the packet path's maps and programs: two swaps, then the links."""
 
     name = "attach-dev-first"
-    step = 100
+    step = 40
     old = new = []  # what was made stays made, whatever is attached: each kill starts anew
 
     def set_up(self) -> None:
@@ -124,7 +124,7 @@ class UpgradeDev(Devices):
     """Programs of three halves under one mark, and flows in larger maps."""
 
     name = "upgrade-dev"
-    step = 100
+    step = 40
     free = True
     old = Devices.new
 
