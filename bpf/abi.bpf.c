@@ -14,6 +14,8 @@ ANCHOR(enum, svc_drop_reason);
 ANCHOR(enum, svc_usage_index);
 ANCHOR(enum, svc_program_index);
 ANCHOR(enum, svc_attachment_kind);
+ANCHOR(enum, svc_attachment_flag);
+ANCHOR(enum, svc_role);
 ANCHOR(enum, svc_swap_phase);
 ANCHOR(struct, svc_reverse_entry);
 ANCHOR(enum, svc_frontend_flag);

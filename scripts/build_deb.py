@@ -166,11 +166,15 @@ def write_control(tree: Path) -> None:
         (control / name).write_text(text.replace("{units}", " ".join(units) or "svcctl-metrics.socket"))
 
 
+PROGRAMS = ("cni", "carrier.d", "degraded.d", "routable.d")
+"""Directories whose files are run."""
+
+
 def settle(tree: Path) -> None:
     """Give every file its final mode and time."""
     executable = {"usr/bin/svcctl", "DEBIAN/postinst", "DEBIAN/prerm", "DEBIAN/postrm"}
     for path in [tree, *sorted(tree.rglob("*"))]:
-        run = path.is_dir() or str(path.relative_to(tree)) in executable
+        run = path.is_dir() or str(path.relative_to(tree)) in executable or path.parent.name in PROGRAMS
         path.chmod(0o755 if run else 0o644)
         os.utime(path, (EPOCH, EPOCH))
 

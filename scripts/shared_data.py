@@ -21,7 +21,19 @@ _PLACES = (
     ("deploy/systemd", "*.sysusers", "lib/sysusers.d"),
     ("deploy/systemd", "*.sysusers.conf", "lib/sysusers.d"),
     ("deploy/sysusers.d", "*.conf", "lib/sysusers.d"),
+    ("deploy/udev", "*.rules", "lib/udev/rules.d"),
+    ("deploy/cni", "svcctl-cni", "lib/cni"),
+    *(
+        (f"deploy/networkd-dispatcher/{state}.d", "[0-9]*-*", f"lib/networkd-dispatcher/{state}.d")
+        for state in ("carrier", "degraded", "routable")
+    ),
 )
+
+
+def is_program(source: Path) -> bool:
+    """Whether a file is to be run, by its first two bytes: a checkout may have lost the modes."""
+    with source.open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 def layout(root: Path) -> Iterator[tuple[Path, str]]:

@@ -43,7 +43,7 @@ def stage(root: Path, code: Path, prefix: Path, rename: dict[str, str] | None = 
     for source, target in pairs:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-        target.chmod(0o644)
+        target.chmod(0o755 if shared_data.is_program(source) else 0o644)
     return [target for _, target in pairs]
 
 

@@ -38,9 +38,18 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct svc_attachment_key);
 	__type(value, struct svc_attachment);
 } attachments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct svc_attach_rule_key);
+	__type(value, struct svc_attach_rule);
+} attach_rules SEC(".maps");
 
 #endif

@@ -90,6 +90,17 @@ enum svc_program_index {
 enum svc_attachment_kind {
 	SVC_ATTACH_NETNS = 1,
 	SVC_ATTACH_CGROUP = 2,
+	SVC_ATTACH_DEV = 3,
+};
+
+/* What an interface is to the packet path. */
+enum svc_role {
+	SVC_ROLE_WORKLOAD = 1, /* the host's end of a container's veth */
+	SVC_ROLE_HOST = 2, /* the node's own interface to the outside */
+};
+
+enum svc_attachment_flag {
+	SVC_ATTACHMENT_CLSACT = 1, /* a filter on clsact instead of a link */
 };
 
 /* What an interrupted map or program swap must do next. */
@@ -160,18 +171,32 @@ _Static_assert(sizeof(struct svc_program) == 224, "svc_program");
 struct svc_attachment_key {
 	__u32 kind; /* enum svc_attachment_kind */
 	__u32 hook; /* enum bpf_attach_type */
-	__u64 target; /* netns inode, cgroup id */
+	__u64 target; /* netns inode, cgroup id, interface index */
 };
 _Static_assert(sizeof(struct svc_attachment_key) == 16, "svc_attachment_key");
 
 struct svc_attachment {
 	__u32 program; /* enum svc_program_index */
-	__u32 link_id; /* 0: recorded, not made yet */
+	__u32 link_id; /* 0: recorded, not made yet; of a filter always */
 	__u64 since_ns;
-	__u32 role;
-	__u32 flags;
+	__u32 role; /* enum svc_role, of an interface */
+	__u32 flags; /* enum svc_attachment_flag */
+	char name[16]; /* of an interface; its index may be given out again */
 };
-_Static_assert(sizeof(struct svc_attachment) == 24, "svc_attachment");
+_Static_assert(sizeof(struct svc_attachment) == 40, "svc_attachment");
+
+/* Interfaces that are to be attached when they come: a shell pattern. */
+struct svc_attach_rule_key {
+	char pattern[64];
+};
+_Static_assert(sizeof(struct svc_attach_rule_key) == 64, "svc_attach_rule_key");
+
+struct svc_attach_rule {
+	__u32 role; /* enum svc_role */
+	__u32 flags;
+	__u64 since_ns;
+};
+_Static_assert(sizeof(struct svc_attach_rule) == 16, "svc_attach_rule");
 
 /* Prefixes that are not full length. prefixlen counts from `protocol`. */
 struct svc_binding_key {

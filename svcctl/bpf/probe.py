@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from ctypes import addressof, create_string_buffer
-from errno import EINVAL, EOPNOTSUPP
+from errno import EINVAL, ENODEV, EOPNOTSUPP
 from struct import pack
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,11 @@ from svcctl.bpf.constants import (
     MAP_LPM_TRIE,
     PROG_SK_LOOKUP,
     SK_LOOKUP,
+    TCX_INGRESS,
 )
 from svcctl.bpf.errors import ENOTSUPP, BpfError
 from svcctl.bpf.lib import check, opts, require
+from svcctl.bpf.link import query_programs
 from svcctl.bpf.map import Map
 
 if TYPE_CHECKING:
@@ -97,6 +99,21 @@ def take_from_hash() -> bool:
         return True
 
 
+def tcx() -> bool:
+    """Links to the two sides of an interface: replaced without a gap, gone with their pin. Since Linux 6.6.
+
+    Asks what is attached to interface 1, which is the loopback interface of every network namespace.
+    """
+    try:
+        query_programs(1, TCX_INGRESS)
+    except BpfError as problem:
+        if problem.errno in (EINVAL, ENOTSUPP, EOPNOTSUPP):
+            return False
+        if problem.errno != ENODEV:
+            raise
+    return True
+
+
 def _batch(map_type: int, flags: int) -> bool:
     with Map.create(map_type, "probe", 8, 4, 2, flags) as trial:
         keys, values = bytes(8), bytes(4)
@@ -113,6 +130,7 @@ FEATURES: dict[str, tuple[Callable[[], bool], str]] = {
     "batches on hash maps": (batch_on_hash, "5.6"),
     "batches on tries": (batch_on_trie, "6.1"),
     "look-up and delete on hash maps": (take_from_hash, "5.14"),
+    "tcx links": (tcx, "6.6"),
 }
 """Name to (probe, Linux version that brought it), for a report."""
 

@@ -17,9 +17,12 @@ _LIMIT = 200_000
 def candidates(kind: str, env: Env, service: str | None = None) -> Iterator[str]:
     """Values of a kind that the state has, each once, in order; of frontends and backends those of `service`.
 
-    Kinds: label, prefix, address, port, endpoint, service, frontend, backend.
+    Kinds: label, prefix, address, port, endpoint, service, frontend, backend, interface.
     Raises what opening the state raises; the caller shows nothing then. Any other kind has none.
     """
+    if kind == "interface":
+        yield from _interfaces(env)
+        return
     find = _KINDS.get(kind)
     if find is None:
         return
@@ -32,6 +35,15 @@ def candidates(kind: str, env: Env, service: str | None = None) -> Iterator[str]
             yield from _of_service(reader, service, kind) if service is not None else find(reader)
         if kind == "endpoint" and reader.has_half(BALANCER):
             yield from _frontends(reader)
+
+
+def _interfaces(env: Env) -> Iterator[str]:
+    """Those of the namespace, attached or not; no state is needed."""
+    from svcctl.host.devices import devices
+    from svcctl.host.netns import Netns
+
+    with Netns.open(env.netns) as netns:
+        yield from sorted(one.name for one in devices(netns) if not one.loopback)
 
 
 def _labels(state: State) -> Iterator[str]:

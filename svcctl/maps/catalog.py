@@ -64,6 +64,7 @@ STATE_MAPS = {
     "writers": MapShape(ARRAY, 4, layouts.WRITER.size),
     "programs": MapShape(ARRAY, 4, layouts.PROGRAM.size),
     "attachments": MapShape(HASH, layouts.ATTACHMENT_KEY.size, layouts.ATTACHMENT.size),
+    "attach_rules": MapShape(HASH, layouts.ATTACH_RULE_KEY.size, layouts.ATTACH_RULE.size),
     "drop_stats": MapShape(PERCPU_ARRAY, 4, 8),
 }
 """Maps every state directory has. Programs of all halves count in drop_stats."""
@@ -132,6 +133,7 @@ LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "writers": (None, layouts.WRITER),
     "programs": (None, layouts.PROGRAM),
     "attachments": (layouts.ATTACHMENT_KEY, layouts.ATTACHMENT),
+    "attach_rules": (layouts.ATTACH_RULE_KEY, layouts.ATTACH_RULE),
     "bindings": (layouts.BINDING_KEY, layouts.BINDING),
     "exact": (layouts.EXACT_KEY, layouts.EXACT),
     "ports": (None, layouts.PORTS),
@@ -167,6 +169,9 @@ SERVICE_READS = (
 )  # fmt: skip
 """Maps that connect and sendmsg read; the other balancer programs read some of them."""
 
+PACKET_READS = ("flows", "halfopen", "flow_filter", "packet_config", "packet_stats", "drop_stats", "tails")
+"""Maps that every program of the packet path reads which translates."""
+
 USAGE_OPTIONS = {
     "bindings": "--max-bindings",
     "exact": "--max-bindings",
@@ -183,6 +188,8 @@ USAGE_OPTIONS = {
     "members": "--max-backends",
     "reverse": "--max-sockets",
     "affinity": "--max-sockets",
+    "flows": "--max-flows",
+    "halfopen": "--max-flows",
 }
 """The option of load, attach and upgrade that grows a map."""
 
@@ -219,7 +226,7 @@ PACKET = tuple(
         name,
         "packet",
         f"prog_{name}",
-        f"link_{name}",
+        "",
         hook,
     )
     for name, hook in (
@@ -229,7 +236,11 @@ PACKET = tuple(
         ("to_outside", TCX_EGRESS),
     )
 )
-"""Roles of interfaces, each with a program a direction. A link pin has the index of its interface after it."""
+"""Roles of interfaces, each with a program a direction. Each interface has links of its own: `link_ingress_<index>`."""
+ROLE_PROGRAMS = {
+    enums.ROLE_WORKLOAD: ("from_workload", "to_workload"),
+    enums.ROLE_HOST: ("from_outside", "to_outside"),
+}
 TAIL_PROGRAMS = (
     "open_flow", "answer", "icmp_from", "icmp_to", "icmp_outside",
 )  # fmt: skip
@@ -252,13 +263,21 @@ DISPATCHER = Half("dispatcher", "dispatch", DISPATCH_MAPS, (DISPATCH,), "destina
 BALANCER = Half("balancer", "connect", SERVICE_MAPS, CONNECT, "services")
 PACKETS = Half("packets", "packet", PACKET_MAPS, PACKET, "flows")
 """Its object declares the service maps as well, and reads them."""
-HALVES = (DISPATCHER, BALANCER)
+HALVES = (DISPATCHER, BALANCER, PACKETS)
+TAILS = "tails"
+"""The map of programs. It is made anew whenever the programs are, and loses them with its last pin."""
 
 _READS = {
     "dispatch": PROGRAM_READS,
     **dict.fromkeys(REFUSING_HOOKS, SERVICE_READS),
     "sock_release": ("reverse", "reverse_counts"),
-}
+    "from_workload": (
+        *PACKET_READS, "fragments", "config", "frontends", "current", "blocks", "members", "devices",
+    ),
+    "to_workload": (*PACKET_READS, "fragments"),
+    "from_outside": (*PACKET_READS, "fragments"),
+    "to_outside": (),
+}  # fmt: skip
 
 
 def reads(shape: ProgramShape) -> tuple[str, ...]:

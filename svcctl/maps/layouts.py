@@ -115,7 +115,7 @@ class ProgramRecord(Record):
 
 
 class AttachmentKey(Record):
-    """struct svc_attachment_key. `target` of kind netns: the inode of the namespace."""
+    """struct svc_attachment_key. `target`: inode of a namespace, id of a cgroup, index of an interface."""
 
     kind: int
     hook: int
@@ -123,13 +123,28 @@ class AttachmentKey(Record):
 
 
 class Attachment(Record):
-    """struct svc_attachment. `link_id` 0: recorded, not made yet."""
+    """struct svc_attachment. `link_id` 0: recorded, not made yet; of a tc filter always. `name`: an interface's."""
 
     program: int
     link_id: int
     since_ns: int
     role: int
     flags: int
+    name: bytes = b""
+
+
+class AttachRuleKey(Record):
+    """struct svc_attach_rule_key; the pattern is padded with zeros."""
+
+    pattern: bytes
+
+
+class AttachRule(Record):
+    """struct svc_attach_rule."""
+
+    role: int
+    flags: int
+    since_ns: int
 
 
 class BindingKey(Record):
@@ -208,7 +223,9 @@ USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
 PROGRAM = Layout("svc_program", ProgramRecord, "16s I I 128s 32s 32s Q")
 ATTACHMENT_KEY = Layout("svc_attachment_key", AttachmentKey, "I I Q")
-ATTACHMENT = Layout("svc_attachment", Attachment, "I I Q I I")
+ATTACHMENT = Layout("svc_attachment", Attachment, "I I Q I I 16s")
+ATTACH_RULE_KEY = Layout("svc_attach_rule_key", AttachRuleKey, "64s")
+ATTACH_RULE = Layout("svc_attach_rule", AttachRule, "I I Q")
 BINDING_KEY = Layout("svc_binding_key", BindingKey, "I B B H 16s")
 BINDING = Layout("svc_binding", BindingValue, "I I")
 OWNER = Layout("svc_owner", Owner, "64s")
@@ -220,7 +237,7 @@ DESTINATION = Layout("svc_destination", DestinationValue, "I I I I")
 DISPATCH_STATS = Layout("svc_dispatch_stats", DispatchStats, "Q Q Q")
 
 ALL: tuple[Layout[Any], ...] = (
-    META, USAGE, WRITER, PROGRAM, ATTACHMENT_KEY, ATTACHMENT, BINDING_KEY, BINDING,
+    META, USAGE, WRITER, PROGRAM, ATTACHMENT_KEY, ATTACHMENT, ATTACH_RULE_KEY, ATTACH_RULE, BINDING_KEY, BINDING,
     OWNER, EXACT_KEY, EXACT, PORTS, DESTINATION_KEY, DESTINATION, DISPATCH_STATS,
 )  # fmt: skip
 

@@ -80,3 +80,5 @@ class Snapshot(Record):
     consistent: bool = True
     services: tuple[ServiceSample, ...] = ()
     backends: tuple[BackendSample, ...] = ()
+    packets: tuple[tuple[str, int], ...] = ()
+    """Counters of the packet path by event."""

@@ -61,6 +61,12 @@ def families(snapshot: Snapshot, build: Mapping[str, str], failures: int) -> lis
             [Sample((("reason", reason),), value) for reason, value in snapshot.drops],
         ),
         Family(
+            "svcctl_packet_events_total",
+            "counter",
+            "What the packet path did with flows and packets, by event.",
+            [Sample((("event", event),), value) for event, value in snapshot.packets],
+        ),
+        Family(
             "svcctl_map_entries",
             "gauge",
             "Entries in use in a map.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link
 from svcctl.bpf.program import Program
+from svcctl.errors import SvcctlError
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, Attachment, AttachmentKey
 from svcctl.record import Record
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Attached(Record):
-    """One row of `attachments`. `program_id` and `up` are None for who may not open links."""
+    """One row of `attachments`. `program_id` and `up` are None for who may not open links.
+
+    `interface` and `role` are those of an interface, else None; `clsact`: by a filter, not by a link.
+    """
 
     kind: str
     target: int
@@ -36,6 +40,9 @@ class Attached(Record):
     since_ns: int
     version: str
     up: bool | None
+    interface: str | None = None
+    role: str | None = None
+    clsact: bool = False
 
 
 def netns_key(inode: int) -> AttachmentKey:
@@ -149,13 +156,16 @@ def list_attachments(state: State) -> list[Attached]:
             Attached(
                 kind=_KINDS.get(key.kind, str(key.kind)),
                 target=key.target,
-                hook=_hook_name(key.hook),
+                hook=_hook_name(key),
                 program=layouts.text(record.name),
                 program_id=record.id,
                 link_id=value.link_id,
                 since_ns=value.since_ns,
                 version=layouts.text(record.version),
-                up=_is_up(state, key),
+                up=_is_up(state, key, value, record.id),
+                interface=layouts.text(value.name) if key.kind == enums.ATTACH_DEV else None,
+                role=enums.ROLE_NAMES.get(value.role) if key.kind == enums.ATTACH_DEV else None,
+                clsact=key.kind == enums.ATTACH_DEV and bool(value.flags & enums.ATTACHMENT_CLSACT),
             )
         )
     return sorted(rows)
@@ -166,7 +176,7 @@ def is_live(state: State) -> bool | None:
 
     None when it is recorded and the caller may not open links.
     """
-    return _is_up(state, netns_key(state.netns.inode)) if is_attached(state) else False
+    return _link_is_up(state, netns_key(state.netns.inode)) if is_attached(state) else False
 
 
 def size_differences(state: State, max_bindings: int | None, max_destinations: int | None) -> list[str]:
@@ -183,7 +193,8 @@ def size_differences(state: State, max_bindings: int | None, max_destinations: i
     return differs
 
 
-_KINDS = {enums.ATTACH_NETNS: "netns", enums.ATTACH_CGROUP: "cgroup"}
+_KINDS = {enums.ATTACH_NETNS: "netns", enums.ATTACH_CGROUP: "cgroup", enums.ATTACH_DEV: "dev"}
+_SIDES = {catalog.TCX_INGRESS: "ingress", catalog.TCX_EGRESS: "egress"}
 
 
 def shape_of(hook: int) -> ProgramShape | None:
@@ -191,14 +202,34 @@ def shape_of(hook: int) -> ProgramShape | None:
     return next((shape for shape in catalog.PROGRAMS if shape.hook == hook), None)
 
 
-def _hook_name(hook: int) -> str:
-    shape = shape_of(hook)
+def _hook_name(key: AttachmentKey) -> str:
+    if key.kind == enums.ATTACH_DEV:
+        return _SIDES.get(key.hook, str(key.hook))
+    shape = shape_of(key.hook)
     if shape is None:
-        return str(hook)
+        return str(key.hook)
     return "sk_lookup" if shape is catalog.DISPATCH else shape.name
 
 
-def _is_up(state: State, key: AttachmentKey) -> bool | None:
+def _is_up(state: State, key: AttachmentKey, record: Attachment, program_id: int) -> bool | None:
+    """As `_link_is_up`, of any kind; of an interface also whether it runs the program."""
+    if key.kind != enums.ATTACH_DEV:
+        return _link_is_up(state, key)
+    if os.geteuid() != 0:
+        return None
+    from svcctl.state import device_links
+
+    side = device_links.BY_HOOK.get(key.hook)
+    if side is None:
+        return None
+    try:
+        live = device_links.live(state, side, key.target, record)
+    except (SvcctlError, BpfError, OSError):
+        return None
+    return live is not None and live.program_id == program_id
+
+
+def _link_is_up(state: State, key: AttachmentKey) -> bool | None:
     """Whether the link is alive, None if the caller may not look (links cannot be opened read-only)."""
     shape = shape_of(key.hook)
     if os.geteuid() != 0 or shape is None:

@@ -135,6 +135,11 @@ def _with_defaults(config: Config) -> Config:
     return config._replace(flags=kept, udp_affinity_seconds=0)
 
 
+def new_settings(state: State) -> Config:
+    """The settings of service maps that are made without a cgroup to attach to."""
+    return _settings(state, Config(0, 0, 0, 0, 0), BalancerOptions())
+
+
 def _settings(state: State, now: Config, options: BalancerOptions) -> Config:
     flags = now.flags
     for asked, bit in (

@@ -1,11 +1,12 @@
-"""Carries over what the balancer's programs write themselves, while it moves from an old map to a new one.
+"""Carries over what programs write themselves, while it moves from an old map to a new one.
 
 Each map is copied before the programs are swapped; what changed on the old map until the last of them was is
 brought after it. Between the first and the last link some programs read and write the old map and others the new
 one, for a few milliseconds. Every connection is served, and counts are exact, since a program adds them up. But a
 socket that is first used in that moment may be told its backend's address instead of the service's, a client may
 get two backends, and a socket that is closed in it may leave its entry behind, which `gc` removes. Where `reverse` and
-`affinity` stay as they are (without --max-sockets) nothing of that can happen.
+`affinity` stay as they are (without --max-sockets) nothing of that can happen. Likewise a flow of the packet path
+that begins in that moment is not known to the programs of the other map: it may end in a time-out (--max-flows).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from svcctl.bpf.constants import LOCK, NOEXIST
 from svcctl.bpf.errors import BpfError
 from svcctl.maps.layouts import U32
+from svcctl.maps.packet_layouts import FLOW
 from svcctl.maps.service_layouts import AFFINITY, BACKEND, SERVICE_STATS
 from svcctl.state import migrate
 from svcctl.state.programs import load_object
@@ -131,9 +133,25 @@ class Sockets(Carried):
             self.new.delete(key)
 
 
+class Flows(Carried):
+    """`flows` and `halfopen`: the entry that saw a packet last counts. What was evicted or ended stays away."""
+
+    def _bring(self, now: dict[bytes, bytes]) -> None:
+        for key, data in now.items():
+            if data == self.copied.get(key):
+                continue
+            have = self.new.lookup(key)
+            if have is None or FLOW.unpack(have).seen_ns < FLOW.unpack(data).seen_ns:
+                self.new.update(key, data)
+        for key in self.copied.keys() - now.keys():
+            self.new.delete(key)
+
+
 KINDS: dict[str, type[Carried]] = {
     "service_stats": Counts,
     "backends": Counts,
     "affinity": Clients,
     "reverse": Sockets,
+    "flows": Flows,
+    "halfopen": Flows,
 }

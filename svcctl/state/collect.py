@@ -60,6 +60,7 @@ def read_snapshot(state: State) -> Snapshot:
         drops=tuple(counters.drops(state).items()) if made else (),
         services=tuple(services),
         backends=tuple(backends),
+        packets=tuple(counters.packet_events(state).items()) if catalog.PACKETS in made else (),
     )
 
 
@@ -88,7 +89,8 @@ def _maps(state: State) -> list[MapSample]:
             data = usage.lookup(U32.pack(shape.usage)) or bytes(layouts.USAGE.size)
             used = layouts.USAGE.unpack(data).used
             samples.append(MapSample(name, used, state.map(name).info.max_entries))
-    for name in ("affinity", "reverse") if state.has_half(catalog.BALANCER) else ():
+    counted = ("affinity", "reverse") if state.has_half(catalog.BALANCER) else ()
+    for name in (*counted, *(("flows", "halfopen") if state.has_half(catalog.PACKETS) else ())):
         used = counters.count_entries(state, name)
         samples.append(MapSample(name, used, state.map(name).info.max_entries))
     return samples
@@ -107,7 +109,9 @@ def _attachments(state: State) -> list[AttachmentSample]:
             row.hook,
             row.target,
             row.program,
-            row.up if row.up is not None else row.link_id != 0 and _link_is_pinned(state, row),
+            row.up
+            if row.up is not None
+            else (row.link_id != 0 or row.clsact) and _link_is_pinned(state, row),
         )
         for row in rows
     ]
@@ -118,6 +122,9 @@ def _attachments(state: State) -> list[AttachmentSample]:
 
 
 def _link_is_pinned(state: State, row: Attached) -> bool:
+    if row.kind == "dev":
+        # A link keeps its pin when its interface goes, and of a filter there is none: what is recorded is all.
+        return row.clsact or os.path.lexists(state.pin(f"link_{row.hook}_{row.target}"))
     shapes = (catalog.DISPATCH,) if row.kind == "netns" else catalog.CONNECT
     return any(
         os.path.lexists(state.pin(shape.link_pin))

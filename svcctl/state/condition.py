@@ -55,6 +55,21 @@ class Condition(Record):
         return None
 
 
+def serves_packets(state: State) -> bool:
+    """Whether the packet path is on some interface: services are then of use without the balancer."""
+    if not state.has_half(catalog.PACKETS):
+        return False
+    from svcctl.state.device_links import records
+
+    return bool(records(state))
+
+
+def fault(state: State) -> str | None:
+    """What is wrong with the balancer, None: nothing, or it is not attached and the packet path is."""
+    now = condition(state)
+    return None if now.cgroup is None and serves_packets(state) else now.text
+
+
 def condition(state: State) -> Condition:
     """How the balancer is. Others than root cannot open links: a pinned one is up for them."""
     config: Config = CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))

@@ -29,6 +29,15 @@ def count_entries(state: State, name: str) -> int:
     return sum(count for _, _, count in walk.pieces(state.map(name)))
 
 
+def packet_events(state: State) -> dict[str, int]:
+    """What the packet path counted, by event."""
+    found = {}
+    for index, event in enumerate(enums.PACKET_EVENTS):
+        data = state.map("packet_stats").lookup(U32.pack(index)) or b""
+        found[event] = sum(value for (value,) in layouts.U64.iter_unpack(data))
+    return found
+
+
 def drops(state: State) -> dict[str, int]:
     """Refused packets by reason."""
     found = {}

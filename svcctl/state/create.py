@@ -278,7 +278,8 @@ def _take_back(place: Place, temporary: str, published: str | None) -> None:
     """Remove what a `load` that failed has made. What cannot be removed is a leftover, as of one that died."""
     try:
         if published is None:
-            remove_directory(temporary)
+            with Netns.open(place.netns) as netns:
+                remove_directory(temporary, netns)
         else:
             retire_directory(place, published)
     except OSError as problem:

@@ -10,6 +10,8 @@ from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import iter_links, query_programs
 from svcctl.bpf.map import Map
 from svcctl.bpf.program import Program
+from svcctl.errors import PermissionProblem
+from svcctl.host import tc
 from svcctl.maps import catalog
 from svcctl.record import Record
 
@@ -78,6 +80,41 @@ def others_on_cgroup(path: str, hook: str, own: int) -> list[Foreign]:
                 pass
             found.append(Foreign(program, name, None, ours, position, 0))
     return found
+
+
+def others_on_device(netns: Netns, ifindex: int, hook: int, own: set[int]) -> list[Foreign]:
+    """The programs at one side of an interface except `own`, in the order they run: tcx first, then filters.
+
+    None of them where they may not be listed, or when the interface has gone.
+    """
+    ids: list[int] = []
+    try:
+        with netns.entered():
+            ids += query_programs(ifindex, hook)
+    except (BpfError, PermissionProblem):
+        pass  # no tcx, or not to be seen
+    parent = tc.INGRESS if hook == catalog.TCX_INGRESS else tc.EGRESS
+    ids += [one.program_id for one in tc.filters(netns, ifindex, parent) if one.program_id]
+    found = []
+    for position, program in enumerate(ids, 1):
+        if program not in own:
+            name, ours = None, False
+            try:
+                with Program.open_id(program) as opened:
+                    name = opened.info.name
+                    ours = name in PACKET_NAMES and _is_packet_path(opened.info.map_ids)
+            except BpfError:
+                pass
+            found.append(Foreign(program, name, None, ours, position, 0))
+    return found
+
+
+PACKET_NAMES = frozenset(shape.name for shape in catalog.PACKET)
+
+
+def _is_packet_path(ids: tuple[int, ...]) -> bool:
+    """Whether maps are those of a packet path; some of its programs read none."""
+    return not ids or {"flows", "halfopen"} <= set(map_names(ids))
 
 
 def describe(netns: Netns, program_id: int, position: int = 0) -> Foreign:

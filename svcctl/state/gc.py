@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import LockTimeout, NotLoaded, SvcctlError
-from svcctl.maps import enums
+from svcctl.maps import catalog, enums
 from svcctl.state import destinations, service_gc, swap
 from svcctl.state import place as places
 from svcctl.state.lock import open_locked
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from svcctl.model.destination import Destination
     from svcctl.state.place import Place
     from svcctl.state.session import State
+    from svcctl.state.writer import Writer
 
 
 class Removed(NamedTuple):
-    """One thing that `gc` removes: `kind` is leftover, state, pin, destination, drain, reverse
-    or affinity."""
+    """One thing that `gc` removes: `kind` is leftover, state, pin, destination, attachment, drain, reverse, affinity
+    or flow."""
 
     kind: str
     name: str
@@ -44,6 +45,7 @@ INTERRUPTED = "left over from a load that was interrupted"
 DEAD = "its network namespace is gone"
 UNUSED = "no bindings, no live sockets"
 SWAP = "left over from an upgrade"
+GONE = "its interface is gone"
 
 
 def collect(place: Place, command: str) -> list[Removed]:
@@ -65,13 +67,17 @@ def collect(place: Place, command: str) -> list[Removed]:
         with open_writer(place, command) as writer:
             pins = _swap_pins(writer)
             unused = unused_destinations(writer)
-            if pins or unused:
+            gone = gone_interfaces(writer)
+            if pins or unused or gone:
                 with writer.changing():
                     swap.drop_next(writer)
                     for one in unused:
                         destinations.release_if_unused(writer, one)
-            removed += _own_rows(pins, unused)
+                    if gone:
+                        _forget(writer, gone)
+            removed += _own_rows(pins, unused, gone)
             removed += _service_rows(place, service_gc.collect(writer))
+            removed += _flow_rows(_sweep(writer))
     except NotLoaded:
         pass
     return removed
@@ -88,8 +94,9 @@ def planned(place: Place) -> list[Removed]:
         place.notice(f"not looked at: leftovers and dead states: {place.bpffs} may be listed by root only")
     try:
         with open_reader(place) as reader:
-            rows += _own_rows(_swap_pins(reader), unused_destinations(reader))
+            rows += _own_rows(_swap_pins(reader), unused_destinations(reader), gone_interfaces(reader))
             rows += _service_rows(place, service_gc.find(reader))
+            rows += _flow_rows(_count_over(reader))
     except NotLoaded:
         pass
     return rows
@@ -104,16 +111,63 @@ def _dead(place: Place) -> list[str]:
     return [path for path, dead in judged if dead]
 
 
-def _own_rows(pins: list[str], unused: list[Destination]) -> list[Removed]:
-    return [Removed("pin", name, SWAP) for name in pins] + [
-        Removed("destination", str(one), UNUSED) for one in unused
+def _own_rows(pins: list[str], unused: list[Destination], gone: list[tuple[int, str]]) -> list[Removed]:
+    return [
+        *(Removed("pin", name, SWAP) for name in pins),
+        *(Removed("destination", str(one), UNUSED) for one in unused),
+        *(Removed("attachment", name, GONE) for _, name in gone),
     ]
+
+
+def gone_interfaces(state: State) -> list[tuple[int, str]]:
+    """(index, name) of attached interfaces that are no more."""
+    if not state.has_half(catalog.PACKETS):
+        return []
+    from svcctl.host.devices import devices
+    from svcctl.state.devices import find_gone
+
+    return find_gone(state, devices(state.netns))
+
+
+def _forget(writer: Writer, gone: list[tuple[int, str]]) -> None:
+    from svcctl.state.device_links import Hooks
+    from svcctl.state.devices import forget
+
+    with Hooks(writer) as hooks:
+        for ifindex, _ in gone:
+            forget(hooks, ifindex)
 
 
 def _service_rows(place: Place, garbage: service_gc.Garbage) -> list[Removed]:
     if garbage.unsure is not None:
         place.notice(f"left alone: {garbage.unsure}")
     return [Removed(*row) for row in service_gc.describe(garbage)]
+
+
+def _sweep(writer: Writer) -> int:
+    """Forget flows whose time is over; how many."""
+    if not writer.has_half(catalog.PACKETS):
+        return 0
+    from svcctl.state.conntrack import find_over, sweep
+
+    over = find_over(writer)
+    if not over:
+        return 0
+    with writer.changing():
+        return sweep(writer, over)
+
+
+def _count_over(state: State) -> int:
+    if not state.has_half(catalog.PACKETS):
+        return 0
+    from svcctl.state.conntrack import find_over
+
+    return len(find_over(state))
+
+
+def _flow_rows(count: int) -> list[Removed]:
+    text = f"{count} {'flow' if count == 1 else 'flows'}"
+    return [Removed("flow", text, "idle for longer than they may be")] if count else []
 
 
 def _own_dead(place: Place, command: str) -> list[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Convert = Callable[[bytes], bytes]
 
-COUNTERS = ("dispatch_stats", "drop_stats")
+COUNTERS = ("dispatch_stats", "drop_stats", "packet_stats")
 
 # struct bpf_sk_lookup: family, protocol, remote_ip4, local_ip4, local_port, ingress_ifindex; the rest is zero.
 _CONTEXT = Struct("=8x3I20xI16x2I4x")

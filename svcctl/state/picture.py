@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import NotFound, PermissionProblem, SvcctlError
 from svcctl.host.netns import Netns
-from svcctl.maps import catalog, layouts
+from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32, Meta
 from svcctl.state import counters
 from svcctl.state import place as places
@@ -39,7 +39,7 @@ class Picture(NamedTuple):
     """One state directory. `bindings` is 24-byte key -> label of the label asked for, None without one.
 
     `services` is None without service maps, and when a label was asked for. `writes` is the last ten, newest
-    first; `hosts` and `prefixes` count bindings of full and shorter length.
+    first; `hosts` and `prefixes` count bindings of full and shorter length. `rules` are (pattern, role) of interfaces.
     """
 
     path: str
@@ -57,6 +57,8 @@ class Picture(NamedTuple):
     """Those of the balancer; None without service maps."""
     fault: str | None = None
     """Why the balancer does not serve, or not all."""
+    has_packets: bool = False
+    rules: tuple[tuple[str, str], ...] = ()
 
 
 class Other(NamedTuple):
@@ -83,9 +85,9 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     has_services = state.has_half(catalog.BALANCER)
     if has_services:
         from svcctl.state.balancer_settings import read_settings
-        from svcctl.state.condition import condition
+        from svcctl.state.condition import fault as fault_of
 
-        settings, fault = read_settings(state), condition(state).text
+        settings, fault = read_settings(state), fault_of(state)
     if label is None and has_services:
         from svcctl.state.service_listing import service_rows
 
@@ -108,7 +110,18 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         services=services,
         settings=settings,
         fault=fault,
+        has_packets=state.has_half(catalog.PACKETS),
+        rules=_rules(state),
     )
+
+
+def _rules(state: State) -> tuple[tuple[str, str], ...]:
+    """(pattern, role) of the rules for interfaces."""
+    if not state.has_half(catalog.PACKETS):
+        return ()
+    from svcctl.state.devices import read_rules
+
+    return tuple((rule.pattern, enums.ROLE_NAMES.get(rule.role, "?")) for rule in read_rules(state))
 
 
 def read_fill(state: State) -> list[Fill]:

@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 def need_services(state: State) -> None:
-    """Raise NotLoaded unless the service maps were made (`attach cgroup` makes them), Incompatible if one is lost."""
+    """Raise NotLoaded unless `attach cgroup` or `attach dev` has made the service maps, Incompatible if one is lost."""
     if not state.has_half(catalog.BALANCER):
         raise no_services(state.path)
     state.need_maps(catalog.BALANCER)

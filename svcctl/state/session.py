@@ -82,6 +82,11 @@ class State:
                     ) from None
                 if name in catalog.SERVICE_MAPS and not self.has_half(catalog.BALANCER):
                     raise no_services(self.path) from None
+                if name in catalog.PACKET_MAPS and not self.has_half(catalog.PACKETS):
+                    raise NotLoaded(
+                        f"{self.path}: the packet path was never attached",
+                        hint="'svcctl attach dev' does it",
+                    ) from None
                 raise
         return opened
 
@@ -136,6 +141,7 @@ class State:
         for index, reads in (
             (enums.PROGRAM_DISPATCH, catalog.PROGRAM_READS),
             (catalog.CONNECT[0].number, catalog.SERVICE_READS),
+            (catalog.PACKET[0].number, catalog.PACKET_READS),
         ):
             mine = [name for name in reads if name in asked]
             data = self.map("programs").lookup(U32.pack(index)) if mine else None
@@ -208,7 +214,7 @@ def no_services(path: str) -> NotLoaded:
     """The error for a state that has no service maps."""
     return NotLoaded(
         f"{path}: there are no service maps",
-        hint="'svcctl attach cgroup' makes them and attaches the connect balancer",
+        hint="'svcctl attach cgroup' or 'svcctl attach dev' makes them, and attaches what serves them",
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from svcctl.bpf.object import Object
+    from svcctl.bpf.program import Program
     from svcctl.maps.catalog import ProgramShape
     from svcctl.state.writer import Writer
 
@@ -83,7 +84,8 @@ def swap(writer: Writer, between: Callable[[], None] | None = None, **fields: An
     else's program is under a link.
     """
     for shape in catalog.PROGRAMS:
-        check_link(writer, shape)
+        if shape.link_pin or os.path.lexists(writer.pin(catalog.NEXT + shape.pin)):
+            check_links(writer, shape)
     bits = sum(1 << s.number for s in catalog.PROGRAMS if os.path.lexists(writer.pin(catalog.NEXT + s.pin)))
     writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_FORWARD, swap_programs=bits, **fields))
     go_forward(writer, between)
@@ -94,9 +96,14 @@ def swap(writer: Writer, between: Callable[[], None] | None = None, **fields: An
 def go_forward(writer: Writer, between: Callable[[], None] | None = None) -> None:
     """Finish a swap whose mark is set, from whatever point it got to."""
     for shape in catalog.PROGRAMS:
-        _update_link(writer, shape)
+        _update_links(writer, shape)
     if between is not None:
         between()
+    if os.path.lexists(writer.pin(catalog.NEXT + catalog.TAILS)):
+        # The programs in a map of programs go with its last pin, and the old ones may be just running.
+        from svcctl.bpf.barrier import rcu_barrier
+
+        rcu_barrier()
     for name in next_pins(writer.path):
         os.rename(writer.pin(name), writer.pin(name.removeprefix(catalog.NEXT)))
     for opened in writer._maps.values():
@@ -112,9 +119,25 @@ def go_forward(writer: Writer, between: Callable[[], None] | None = None) -> Non
     writer.put_meta(writer.meta()._replace(swap_phase=enums.SWAP_NONE, swap_programs=0))
 
 
-def check_link(writer: Writer, shape: ProgramShape) -> None:
-    """Raise Conflict when the link runs neither the pinned program nor the one that is to follow it."""
-    info = link_info(writer, shape)
+def link_pins(writer: Writer, shape: ProgramShape) -> list[str]:
+    """Names of the pins of the links that run a program: one, or for the packet path one an interface."""
+    if shape.link_pin:
+        return [shape.link_pin]
+    if not writer.has_half(catalog.PACKETS):
+        return []
+    from svcctl.state import device_links
+
+    return list(device_links.link_pins(writer, shape))
+
+
+def check_links(writer: Writer, shape: ProgramShape) -> None:
+    """Raise Conflict when a link runs neither the pinned program nor the one that is to follow it."""
+    for pin in link_pins(writer, shape):
+        _check_link(writer, shape, pin)
+
+
+def _check_link(writer: Writer, shape: ProgramShape, pin: str) -> None:
+    info = link_info(writer, pin)
     if info is None:
         return
     loaded = 0
@@ -130,20 +153,25 @@ def check_link(writer: Writer, shape: ProgramShape) -> None:
             return
         if not prefix:
             loaded = mine
-    raise swapped(writer, shape, info.program_id, loaded)
+    raise swapped(writer, pin, info.program_id, loaded)
 
 
-def swapped(writer: Writer, shape: ProgramShape, runs: int, loaded: int) -> Conflict:
+def swapped(writer: Writer, pin: str, runs: int, loaded: int) -> Conflict:
     """The error for a link that someone else has updated."""
     return Conflict(
-        f"{writer.pin(shape.link_pin)}: runs program {runs}, svcctl loaded {loaded}",
+        f"{writer.pin(pin)}: runs program {runs}, svcctl loaded {loaded}",
         hint="someone else swapped it; 'svcctl upgrade --force' puts svcctl's program back",
     )
 
 
-def take_link_back(writer: Writer, shape: ProgramShape) -> None:
+def take_links_back(writer: Writer, shape: ProgramShape) -> None:
     """Put the pinned program under a link that someone else updated, so that a swap finds what it names."""
-    info, current = link_info(writer, shape), open_program(writer, shape)
+    for pin in link_pins(writer, shape):
+        _take_link_back(writer, shape, pin)
+
+
+def _take_link_back(writer: Writer, shape: ProgramShape, pin: str) -> None:
+    info, current = link_info(writer, pin), open_program(writer, shape)
     if current is None:
         return
     with current:
@@ -153,26 +181,42 @@ def take_link_back(writer: Writer, shape: ProgramShape) -> None:
                 with following:
                     if info.program_id == following.info.id:
                         return  # an interrupted swap of our own
-            with Link.open_pinned(writer.pin(shape.link_pin)) as link:
-                link.update(current)
+            with Link.open_pinned(writer.pin(pin)) as link:
+                try:
+                    link.update(current)
+                except BpfError as error:
+                    if error.errno != ENOLINK:
+                        raise  # else detached, or its interface is gone: nothing to be taken back
 
 
-def _update_link(writer: Writer, shape: ProgramShape) -> None:
-    """Put the next program under the link, unless it is there already or nothing is attached."""
+def _update_links(writer: Writer, shape: ProgramShape) -> None:
+    """Put the next program under every link, and in the place of every filter, that runs the present one."""
     following = open_program(writer, shape, catalog.NEXT)
     if following is None:
         return
     with following:
+        for pin in link_pins(writer, shape):
+            _update_link(writer, shape, pin, following)
+        if not shape.link_pin:
+            from svcctl.state.device_links import Hooks
+
+            with Hooks(writer) as hooks:
+                hooks.follow(shape, following)
+
+
+def _update_link(writer: Writer, shape: ProgramShape, pin: str, following: Program) -> None:
+    """Put the next program under a link, unless it is there already or nothing is attached."""
+    try:
+        link = Link.open_pinned(writer.pin(pin))
+    except BpfError as error:
+        if error.errno == ENOENT:
+            return
+        raise
+    with link:
+        if link.info.program_id == following.info.id:
+            return
+        current = open_program(writer, shape)
         try:
-            link = Link.open_pinned(writer.pin(shape.link_pin))
-        except BpfError as error:
-            if error.errno == ENOENT:
-                return
-            raise
-        with link:
-            if link.info.program_id == following.info.id:
-                return
-            current = open_program(writer, shape)
             if current is None:
                 link.update(following)
                 return
@@ -182,8 +226,11 @@ def _update_link(writer: Writer, shape: ProgramShape) -> None:
                 except BpfError as error:
                     # EPERM is also what the kernel says when the old program is not the one named.
                     if error.errno == EPERM and link.info.program_id != current.info.id:
-                        raise swapped(writer, shape, link.info.program_id, current.info.id) from error
-                    if error.errno != ENOLINK:
-                        raise
-                    # Detached by hand: the link cannot be used again. Another one is made when all is done.
-                    os.unlink(writer.pin(shape.link_pin))
+                        raise swapped(writer, pin, link.info.program_id, current.info.id) from error
+                    raise
+        except BpfError as error:
+            if error.errno != ENOLINK:
+                raise
+            # Detached by hand, or its interface is gone: the link cannot be used again. Another one is made when
+            # all is done, where there is something to make it on.
+            os.unlink(writer.pin(pin))

@@ -18,15 +18,22 @@ if TYPE_CHECKING:
     from svcctl.state.place import Place
 
 
-def remove_directory(path: str) -> None:
-    """Unpin everything in a state directory and remove it: links first, so that nothing runs on half a state."""
+def remove_directory(path: str, netns: Netns) -> None:
+    """Unpin everything in a state directory and remove it: links first, so that nothing runs on half a state.
+
+    Filters, which have no pin, before all: the pinned programs tell which are of this directory.
+    """
     from svcctl.state.attach import drop_link
 
+    if any(os.path.lexists(f"{path}/{shape.pin}") for shape in catalog.PACKET):
+        from svcctl.state.filters import drop_filters
+
+        drop_filters(path, netns)
     names = sorted(os.listdir(path), key=lambda name: (not name.startswith("link_"), name))
     for name in names:
         one = f"{path}/{name}"
         if os.path.isdir(one) and not os.path.islink(one):
-            remove_directory(one)  # none of ours, but in the way
+            remove_directory(one, netns)  # none of ours, but in the way
         elif name.startswith("link_"):
             drop_link(one)
         else:
@@ -41,8 +48,9 @@ def retire_directory(place: Place, path: str) -> None:
     before, by rules nobody can change any more. The root's lock must be held.
     """
     temporary = f"{place.bpffs}/{places.TEMPORARY}{os.getpid()}_{time.monotonic_ns()}"
-    os.rename(path, temporary)
-    remove_directory(temporary)
+    with Netns.open(place.netns) as netns:
+        os.rename(path, temporary)
+        remove_directory(temporary, netns)
 
 
 def find_directory(place: Place) -> str | None:
@@ -98,7 +106,8 @@ def find_leftovers(place: Place, *, remove: bool = False) -> list[str]:
             if os.fstat(fd).st_uid == os.geteuid() and flock.try_lock(fd, exclusive=True):
                 found.append(path)
                 if remove:
-                    remove_directory(path)
+                    with Netns.open(place.netns) as netns:
+                        remove_directory(path, netns)
                     place.notice(f"removed {path}, left over from a load that was interrupted")
         finally:
             os.close(fd)

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import svcctl
+from svcctl.bpf.map import Map
 from svcctl.errors import NotFound
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32
@@ -25,7 +26,6 @@ from svcctl.state.upgrade_maps import Resized, UpgradeOptions, check_fits, copy_
 from svcctl.state.writer import check_alive, lock_state
 
 if TYPE_CHECKING:
-    from svcctl.bpf.map import Map
     from svcctl.maps.catalog import Half, ProgramShape
     from svcctl.state.place import Place
     from svcctl.state.upgrade_maps import Follower
@@ -63,7 +63,7 @@ def upgrade(place: Place, options: UpgradeOptions, command: str, *, dry_run: boo
         if not dry_run:
             if options.force:
                 for shape in catalog.PROGRAMS:
-                    swap.take_link_back(writer, shape)
+                    swap.take_links_back(writer, shape)
             meta = writer.meta()
             if meta.generation & 1 or meta.swap_phase != enums.SWAP_NONE:
                 recover(writer)
@@ -77,9 +77,9 @@ def upgrade(place: Place, options: UpgradeOptions, command: str, *, dry_run: boo
             for opened in maps.values():
                 opened.close()
         if writer.meta().schema == layouts.SCHEMA and writer.has_half(catalog.BALANCER):
-            from svcctl.state.condition import condition
+            from svcctl.state.condition import fault as fault_of
 
-            fault = condition(writer).text
+            fault = fault_of(writer)
             if fault is not None:
                 place.notice(fault)
         return done
@@ -106,7 +106,7 @@ def _upgrade(writer: Writer, options: UpgradeOptions, maps: dict[str, Map], dry_
     if dry_run:
         return done
     for shape in shapes:
-        swap.check_link(writer, shape)
+        swap.check_links(writer, shape)
     if not done.changed:
         return done
     with writer.changing():
@@ -159,6 +159,11 @@ def _check_options(options: UpgradeOptions, made: list[Half]) -> None:
             "upgrade: the dispatcher was never attached, so it has no maps",
             hint="'svcctl attach netns --max-...' makes them with the sizes asked for",
         )
+    if catalog.PACKETS not in made and options.max_flows:
+        raise NotFound(
+            "upgrade: the packet path was never attached, so it has no maps",
+            hint="'svcctl attach dev --max-flows' makes them with the size asked for",
+        )
     if catalog.BALANCER not in made and (options.max_services or options.max_backends or options.max_sockets):
         raise NotFound(
             "upgrade: the connect balancer was never attached, so there are no service maps",
@@ -198,6 +203,9 @@ def _swap_all(
         shared = _make_state_maps(writer, maps, fresh, following, stack)
         for half in made:
             ids |= _prepare_half(writer, half, maps | shared, fresh, following, stack)
+            if half is catalog.BALANCER:
+                # The packet path reads the service maps: those that are new are no longer in the way of its own.
+                shared |= _next_maps(writer, half, fresh, stack)
 
         def bring_rest() -> None:
             for one in following:
@@ -248,16 +256,35 @@ def _prepare_half(
 ) -> dict[ProgramShape, int]:
     """Load a half's programs, on new maps where there are any, and pin it all under the next names."""
     sizes = {name: size for name, size in fresh.items() if name in half.maps}
-    keep = {name: maps[name] for name in (*half.maps, *catalog.SHARED_MAPS) if name not in sizes}
+    if half is catalog.PACKETS:
+        sizes.setdefault(catalog.TAILS, maps[catalog.TAILS].info.max_entries)
+    also = catalog.SERVICE_MAPS if half is catalog.PACKETS else ()
+    keep = {name: maps[name] for name in (*half.maps, *also, *catalog.SHARED_MAPS) if name not in sizes}
     names = _names_in_object(half)
     ids = {}
-    with load_object(half.object, sizes, keep, tuple(names.values())) as loaded:
+    with load_object(half.object, sizes, keep, _to_load(half, names)) as loaded:
         for one in copy_half(writer, half, maps, loaded, sizes):
             stack.enter_context(one.new)
             following.append(one)
         for number, (shape, name) in enumerate(names.items()):
             ids[shape] = swap.prepare_swap(writer, shape, loaded, sizes if number == 0 else (), name)
     return ids
+
+
+def _to_load(half: Half, names: dict[ProgramShape, str]) -> tuple[str, ...]:
+    """What is loaded of an object; of the packet path's all, with the programs in `tails`."""
+    return () if half is catalog.PACKETS else tuple(names.values())
+
+
+def _next_maps(
+    writer: Writer, half: Half, fresh: dict[str, int], stack: contextlib.ExitStack
+) -> dict[str, Map]:
+    """The maps of a half that were made anew, as they are pinned beside the old ones."""
+    return {
+        name: stack.enter_context(Map.open_pinned(writer.pin(catalog.NEXT + name)))
+        for name in half.maps
+        if name in fresh
+    }
 
 
 def _names_in_object(half: Half) -> dict[ProgramShape, str]:
@@ -285,10 +312,15 @@ def _settle(writer: Writer, fresh: list[Resized]) -> None:
                 else (meta._replace(next_destination=min(meta.next_destination, one.new)))
             )
             writer.put_meta(meta)
+    # A link may have been of no use any more, or its target may be gone.
     if writer.has_half(catalog.BALANCER):
         from svcctl.state.audit import cgroups
 
-        mend(lambda: list(cgroups.find(writer, False)))  # a link may have been of no use any more
+        mend(lambda: list(cgroups.find(writer, False)))
+    if writer.has_half(catalog.PACKETS):
+        from svcctl.state.audit import devices
+
+        mend(lambda: list(devices.find(writer, False)))
 
 
 def _version_key(text: str) -> tuple[int, ...]:

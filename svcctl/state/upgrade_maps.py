@@ -28,6 +28,7 @@ class UpgradeOptions(Record):
     max_services: int | None = None
     max_backends: int | None = None
     max_sockets: int | None = None
+    max_flows: int | None = None
 
 
 class Resized(Record):
@@ -63,7 +64,8 @@ def find_fresh(
     made = halves(maps)
     sizes = {name: spec.max_entries for name, spec in object_specs("state").items()}
     for half in made:
-        sizes |= {name: spec.max_entries for name, spec in object_specs(half.object).items()}
+        specs = object_specs(half.object)
+        sizes |= {name: specs[name].max_entries for name in half.maps}
         sizes |= _sizes(half, maps, options)
     found = []
     for name in (*catalog.STATE_MAPS, *(name for half in made for name in half.maps)):
@@ -85,6 +87,10 @@ def _sizes(half: Half, maps: dict[str, Map], options: UpgradeOptions) -> dict[st
             options.max_bindings or _entries(maps, "exact", catalog.DEFAULT_BINDINGS),
             options.max_destinations or _entries(maps, "destinations", catalog.DEFAULT_DESTINATIONS),
         )
+    if half is catalog.PACKETS:
+        return catalog.packet_sizes(
+            options.max_flows or _entries(maps, "flows", catalog.DEFAULT_FLOWS * 2) // 2,
+        )
     return catalog.service_sizes(
         options.max_services or _entries(maps, "services", catalog.DEFAULT_SERVICES),
         options.max_backends or _entries(maps, "backends", catalog.DEFAULT_BACKENDS),
@@ -96,7 +102,7 @@ def _entries(maps: dict[str, Map], name: str, default: int) -> int:
     return maps[name].info.max_entries if name in maps else default
 
 
-FITS_ANYWAY = ("affinity",)
+FITS_ANYWAY = ("affinity", "flows", "halfopen", "fragments")
 """A full LRU map forgets the oldest."""
 
 
@@ -152,7 +158,7 @@ def copy_half(
     """Copy the maps of a half that are made anew; returns those that programs still write, to be closed after use."""
     following: list[Follower] = []
     for name in fresh:
-        if name not in maps:
+        if name not in maps or name == catalog.TAILS:
             continue
         old, new = maps[name], loaded.map(name)
         one = _follower(name, old, new)
@@ -174,7 +180,7 @@ def copy_half(
 def _follower(name: str, old: Map, new: Map) -> Follower | None:
     if name in migrate.COUNTERS:
         return migrate.CounterCopy(name, old, new)
-    if name in catalog.SERVICE_MAPS:
+    if name in catalog.SERVICE_MAPS or name in catalog.PACKET_MAPS:
         from svcctl.state import carry
 
         kind = carry.KINDS.get(name)

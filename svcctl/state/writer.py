@@ -219,15 +219,18 @@ def lock_state(place: Place, command: str, *, any_mode: bool = False) -> Writer:
         raise
 
 
-def link_info(state: State, program: ProgramShape) -> LinkInfo | None:
-    """The pinned link of a program as the kernel sees it, None without a pin."""
+def link_info(state: State, program: ProgramShape | str) -> LinkInfo | None:
+    """The pinned link of a program, or at a pin, as the kernel sees it; None without a pin."""
+    pin = program if isinstance(program, str) else program.link_pin
+    if not pin:
+        return None  # a program of the packet path has a link for each interface
     try:
-        with Link.open_pinned(state.pin(program.link_pin)) as link:
+        with Link.open_pinned(state.pin(pin)) as link:
             return link.info
     except BpfError as error:
         if error.errno == 2:
             return None
-        raise pin_error(error, state.pin(program.link_pin)) from error
+        raise pin_error(error, state.pin(pin)) from error
 
 
 def is_dead(state: State) -> bool:
@@ -258,6 +261,8 @@ def check_programs(writer: Writer) -> None:
     A pin that was replaced by hand would otherwise take writes that no packet ever sees.
     """
     for shape in catalog.PROGRAMS:
+        if not shape.link_pin:
+            continue  # as many links as interfaces: looked at by who changes them, and by `check`
         record = writer.program_record(shape.number)
         if not record.id:
             continue

@@ -34,6 +34,7 @@ TYPES = {
     "writers": ("__u32", "struct svc_writer"),
     "programs": ("__u32", "struct svc_program"),
     "attachments": ("struct svc_attachment_key", "struct svc_attachment"),
+    "attach_rules": ("struct svc_attach_rule_key", "struct svc_attach_rule"),
     "bindings": ("struct svc_binding_key", "struct svc_binding"),
     "exact": ("struct svc_exact_key", "struct svc_exact"),
     "ports": ("__u32", "struct svc_ports"),
@@ -119,16 +120,18 @@ def test_sizes() -> None:
         "usage": enums.USAGE_INDEX["SVC_USAGE_MAPS"],
         "writers": layouts.WRITERS,
         "programs": layouts.PROGRAM_SLOTS,
-        "attachments": 1024,
+        "attachments": 8192,
+        "attach_rules": 256,
         "drop_stats": DROP_SLOTS,
     }
 
 
 def test_flags() -> None:
-    """Only what is filled by the million is not preallocated."""
+    """Only what is filled by the million, or hardly ever, is not preallocated."""
     flags = {name: spec.flags for name, spec in (specs("state") | specs("dispatch")).items()}
-    assert {name for name, each in flags.items() if each} == {"bindings", "exact", "binding_owners"}
-    assert {flags["bindings"], flags["exact"], flags["binding_owners"]} == {F_NO_PREALLOC}
+    bare = {"bindings", "exact", "binding_owners", "attachments", "attach_rules"}
+    assert {name for name, each in flags.items() if each} == bare
+    assert {flags[name] for name in bare} == {F_NO_PREALLOC}
 
 
 def test_usage_indices() -> None:
@@ -141,8 +144,8 @@ def test_usage_indices() -> None:
         for name, index in enums.USAGE_INDEX.items()
         if name != "SVC_USAGE_MAPS"
     }
-    # The kernel fills these two, so nobody counts them.
-    assert set(counted) == set(catalog.USAGE_OPTIONS) - {"reverse", "affinity"}
+    # Programs fill these, so nobody counts them.
+    assert set(counted) == set(catalog.USAGE_OPTIONS) - {"reverse", "affinity", "flows", "halfopen"}
 
 
 def test_programs() -> None:
@@ -159,7 +162,9 @@ def test_names_fit_the_kernel() -> None:
     """A map's name is cut at 15 bytes; bpffs refuses a dot anywhere in a name."""
     assert all(len(name) <= 15 for name in catalog.MAPS)
     assert all(len(shape.name) <= 15 for shape in catalog.PROGRAMS)
-    pins = [*catalog.MAPS, *(pin for shape in catalog.PROGRAMS for pin in (shape.pin, shape.link_pin))]
+    pins = [*catalog.MAPS, *(shape.pin for shape in catalog.PROGRAMS)]
+    # Of the packet path each interface has links of its own.
+    pins += [shape.link_pin for shape in catalog.PROGRAMS if shape.link_pin]
     assert len(set(pins)) == len(pins)
     for pin in pins:
         assert "." not in pin + catalog.NEXT

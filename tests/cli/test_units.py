@@ -29,6 +29,7 @@ MOST_EXPOSED = {
     "svcctl-gc.service": 6.0,
     "svcctl-restore.service": 7.0,
     "svcctl-load.service": 7.5,
+    "svcctl-attach@.service": 6.5,
 }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.lib import cli, inspect_state, scenarios, service_scenarios, strace
+from tests.lib import cli, device_scenarios, inspect_state, scenarios, service_scenarios, strace
 from tests.lib.forge import forge
 from tests.lib.scenarios import Answers, Scenario, Stage
 from tests.lib.strace import Point, Trace
@@ -111,7 +111,7 @@ class Attempt:
         assert len(programs) in attached, f"{where}: attached {programs}"
 
 
-ALL = (*scenarios.ALL, *service_scenarios.ALL)
+ALL = (*scenarios.ALL, *service_scenarios.ALL, *device_scenarios.ALL)
 
 
 @pytest.mark.parametrize("kind", ALL, ids=[one.name for one in ALL])
@@ -124,12 +124,12 @@ def test_killed_at_every_system_call(
     """
     started = time.monotonic()
     with (
-        forge() as server,
+        forge(*kind.preload) as server,
         Traffic() as traffic,
         scratch() as directory,
         contextlib.ExitStack() as stack,
     ):
-        server.setup = kind.setup
+        server.setup, server.env = kind.setup, kind.env
         attempt = Attempt(kind(Stage(server, traffic, directory)))
         stack.callback(attempt.scenario.close)
         found = attempt.plan()

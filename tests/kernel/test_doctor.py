@@ -129,11 +129,14 @@ def test_kernel(loaded: World) -> None:
 @broken("batches on hash maps")
 @broken("batches on tries")
 @broken("look-up and delete on hash maps")
+@broken("tcx links")
 def test_features(loaded: World) -> None:
     found = lines(Good(feature=False))
     expect(found["sk_lookup programs"], FAIL, "the kernel has none")
     for name in ("batches on hash maps", "batches on tries", "look-up and delete on hash maps"):
         expect(found[name], WARN, "the kernel has none")
+    expect(found["tcx links"], WARN, "filters on clsact")
+    expect(lines(Good(feature=False, has_pyroute2=False))["tcx links"], WARN, "pyroute2 is missing")
 
 
 @broken("namespace cookie")
@@ -352,6 +355,21 @@ def test_balancer() -> None:
 
 def open_state_path() -> str:
     return ok("status", "-o", "name").out.strip()
+
+
+@broken("interfaces")
+def test_interfaces(loaded: World) -> None:
+    assert "never attached" in lines()["interfaces"].message
+    loaded.sh("ip link add doctor0 type veth peer name doctor1")
+    ok("attach", "dev", "doctor0", "--role", "host", "--max-flows", "1000", "--max-sockets", "1000")
+    expect(lines()["interfaces"], OK, "1 attached", hint=False)
+    expect(lines()["balancer"], OK, "packets are served", hint=False)
+    ok("attach", "dev", "doctor1*", "--role", "host")
+    expect(lines()["interfaces"], OK, "2 attached", hint=False)
+    ok("detach", "dev", "doctor1")
+    expect(lines()["interfaces"], WARN, "match a rule and are not attached: doctor1")
+    loaded.sh("ip link del doctor0")
+    expect(lines()["interfaces"], WARN, "attached, and gone: doctor0")
 
 
 @broken("group access")

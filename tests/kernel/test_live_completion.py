@@ -58,6 +58,11 @@ def test_completion(loaded: World) -> None:
     assert completed("status", "d") == ["dns"]
     assert "netns" in completed("attach", "")
     assert completed("load-bindings", "/tmp/x") == ["/tmp/x"]
+    loaded.sh("ip link add veth1 type veth peer name other")
+    assert completed("attach", "dev", "") == ["other", "veth1"]
+    assert completed("detach", "dev", "v") == ["veth1"]
+    assert completed("attach", "dev", "veth1", "--role", "") == ["workload", "host"]
+    assert completed("attach", "dev", "--timeout", "u") == ["udp="]
 
 
 def test_completion_does_not_wait_and_changes_nothing(loaded: World) -> None:

@@ -224,3 +224,22 @@ def _killed(server: Forge, point: strace.Point) -> None:
     assert inspect_state.problems() == [], point
     assert ask("tcp", "127.1.0.1", 80) == "web", point
     server.run("unbind", "spare", "tcp", "127.9.9.9", "9")
+
+
+def test_interfaces_of_an_older_layout(used: Server, world: World, tmp_path: Path) -> None:
+    """Their links are found by the records of the older layout, and follow the upgrade."""
+    world.sh("ip link add old0 type veth peer name old1")
+    svc("attach", "dev", "old*", "--role", "host", "--max-flows", 1000, "--max-sockets", 1000)
+
+    def rows() -> list[tuple[str, str, str]]:
+        found = svc("attachments", "-o", "json").json["attachments"]
+        return [(row["interface"], row["hook"], row["state"]) for row in found if row["kind"] == "dev"]
+
+    before = rows()
+    kind = KINDS["attachment-without-role"]
+    older.make_older(kind, older.build(kind, tmp_path))
+    svc("upgrade")
+    assert svc("check").out == "no problems found\n"
+    assert rows() == before
+    assert len(before) == 4
+    _traffic()

@@ -43,7 +43,7 @@ def programs() -> dict[str, int]:
     """Ids of all programs, which are pinned, attached and recorded the same."""
     found = {}
     with writer() as state:
-        for shape in catalog.PROGRAMS:
+        for shape in (catalog.DISPATCH, *catalog.CONNECT):
             with Program.open_pinned(state.pin(shape.pin)) as program:
                 found[shape.name] = program.info.id
             with Link.open_pinned(state.pin(shape.link_pin)) as link:

@@ -24,6 +24,8 @@ def load_everything():
     for found in pkgutil.walk_packages(svcctl.__path__, "svcctl."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
 
 def child(request, wait_fd, out, err):
     from svcctl.cli.main import main
@@ -161,10 +163,10 @@ class Forge:
 
 
 @contextlib.contextmanager
-def forge() -> Iterator[Forge]:
-    """Start a server in the calling thread's namespaces."""
+def forge(*preload: str) -> Iterator[Forge]:
+    """Start a server in the calling thread's namespaces; it imports `preload` besides all of svcctl."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER],
+        [sys.executable, "-c", _SERVER, *preload],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -87,7 +87,7 @@ KINDS = {
         ((TYPES, r"(sha256\[32\];[^\n]*)\n\tchar version\[32\];", r"\1"),), {"programs": _without_version}
     ),
     "attachment-without-role": Older(
-        (_drop_field("svc_attachment", "role"), _drop_field("svc_attachment", "flags")),
+        tuple(_drop_field("svc_attachment", field) for field in ("role", "flags", "name")),
         {"attachments": _cut(16)},
     ),
     "narrow-port-counts": Older(

@@ -67,6 +67,8 @@ class Scenario:
     """The next writer, and others that undo what it does."""
     step = 1  # by default only each so many-th point, others the next day: where a run takes a second
     setup = ""  # Python run before the command, in its process
+    preload: tuple[str, ...] = ()  # modules that the fork server imports
+    env: dict[str, str] = {}  # variables of every command
     cgroup: str | None = None  # where a balancer may be attached
     again = (0,)  # exit codes of the same command run once more
     questions: tuple[tuple[str, int, str], ...] = ()

@@ -38,7 +38,7 @@ VERSION_READERS = {"state", "cli"}
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("cli",),
     "rich": ("render/panel.py",),
-    "pyroute2": ("host/netlink.py",),
+    "pyroute2": ("host/tc.py",),
     "yaml": ("render/yaml.py", "model/sources/yaml_reading.py"),
     "prometheus_client": ("render/prometheus.py",),
 }

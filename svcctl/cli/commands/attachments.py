@@ -21,6 +21,8 @@ COLUMNS = (
     Column("KIND", "kind"),
     Column("TARGET", "target", align=">"),
     Column("PATH", "path"),
+    Column("INTERFACE", "interface"),
+    Column("ROLE", "role"),
     Column("HOOK", "hook"),
     Column("PROGRAM", "program"),
     Column("ID", "program_id", align=">"),
@@ -30,6 +32,8 @@ COLUMNS = (
     Column("STATE", "state"),
     Column("ORDER", "order", align=">", wide=True),
 )
+AT = {column.key: number for number, column in enumerate(COLUMNS)}
+"""Where in a row a value is."""
 
 
 @noun("attachments", examples=("svcctl attachments", "svcctl attachments -o json"))
@@ -39,7 +43,9 @@ def command(env: Env) -> None:
     As root, programs of others at the same hook are listed too, marked foreign, and each link is looked up in
     the kernel: up, or down. ORDER (-o wide) is the order in which the kernel runs them; the first one that
     chooses a socket is obeyed. A cgroup is shown by its id and, where the caller may look, its path: (gone) when it
-    was removed. SETTINGS (-o wide) is what 'svcctl attach cgroup' was told: whose sockets, UDP, and --udp-affinity.
+    was removed; an interface by its index and name, with the role it has. LINK is absent where a tc filter takes the
+    place of a link. SETTINGS (-o wide) is what 'svcctl attach cgroup' was told: whose sockets, UDP, and
+    --udp-affinity.
     """
     from svcctl.cli.access import reading
 
@@ -50,8 +56,15 @@ def command(env: Env) -> None:
     if not rows and env.output in ("text", "wide"):
         env.notice("nothing is attached: see 'svcctl attach --help'")
         return
-    rows = [(*row, settings if row[0] == "cgroup" and row[9] != "foreign" else None) for row in rows]
-    env.emit("attachments", rows, (*COLUMNS, SETTINGS), name=lambda row: f"{row[0]}:{row[1]}/{row[3]}")
+    rows = [
+        (*row, settings if row[0] == "cgroup" and row[AT["state"]] != "foreign" else None) for row in rows
+    ]
+    env.emit(
+        "attachments",
+        rows,
+        (*columns(rows), SETTINGS),
+        name=lambda row: f"{row[0]}:{row[1]}/{row[AT['hook']]}",
+    )
 
 
 SETTINGS = Column("SETTINGS", "settings", wide=True)
@@ -66,6 +79,16 @@ def _settings(state: State) -> str | None:
     from svcctl.state.balancer_settings import read_settings
 
     return str(read_settings(state))
+
+
+def columns(rows: list[tuple[Any, ...]]) -> tuple[Column, ...]:
+    """COLUMNS; in text those of cgroups and interfaces only where there are some."""
+    kinds = {row[0] for row in rows}
+    hidden = {key for kind, keys in _OF_KIND.items() if kind not in kinds for key in keys}
+    return tuple(one._replace(wide=True) if one.key in hidden else one for one in COLUMNS)
+
+
+_OF_KIND = {"cgroup": ("path",), "dev": ("interface", "role")}
 
 
 def read_rows(state: State) -> list[tuple[Any, ...]]:
@@ -83,10 +106,12 @@ def read_rows(state: State) -> list[tuple[Any, ...]]:
             one.kind,
             one.target,
             paths.get(one.target) if one.kind == "cgroup" else None,
+            one.interface,
+            one.role,
             one.hook,
             one.program,
             one.program_id,
-            one.link_id,
+            None if one.clsact else one.link_id,
             utc(one.since_ns),
             one.version,
             STATES[one.up],
@@ -101,6 +126,8 @@ def read_rows(state: State) -> list[tuple[Any, ...]]:
                 "netns",
                 state.netns.inode,
                 None,
+                None,
+                None,
                 "sk_lookup",
                 other.name,
                 other.program_id,
@@ -111,7 +138,35 @@ def read_rows(state: State) -> list[tuple[Any, ...]]:
                 other.position,
             )
         )
-    return rows + _foreign_of_cgroups(ours, paths)
+    return rows + _foreign_of_cgroups(ours, paths) + _foreign_of_interfaces(state, ours)
+
+
+def _foreign_of_interfaces(state: State, ours: list[Attached]) -> list[tuple[Any, ...]]:
+    """Rows of other people's programs on the same side of an interface; they run before and after ours."""
+    from svcctl.maps.catalog import TCX_EGRESS, TCX_INGRESS
+    from svcctl.state import foreign
+
+    hooks = {"ingress": TCX_INGRESS, "egress": TCX_EGRESS}
+    return [
+        (
+            "dev",
+            one.target,
+            None,
+            one.interface,
+            None,
+            one.hook,
+            other.name,
+            other.program_id,
+            None,
+            None,
+            None,
+            "foreign",
+            other.position,
+        )
+        for one in ours
+        if one.kind == "dev" and one.hook in hooks
+        for other in foreign.others_on_device(state.netns, one.target, hooks[one.hook], {one.program_id})
+    ]
 
 
 def _foreign_of_cgroups(ours: list[Attached], paths: dict[int, str | None]) -> list[tuple[Any, ...]]:
@@ -127,6 +182,8 @@ def _foreign_of_cgroups(ours: list[Attached], paths: dict[int, str | None]) -> l
                     "cgroup",
                     one.target,
                     path,
+                    None,
+                    None,
                     one.hook,
                     other.name,
                     other.program_id,

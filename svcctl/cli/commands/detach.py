@@ -13,6 +13,7 @@ command = LazyGroup(
             "svcctl.cli.commands.detach_netns", "The dispatcher, from the network namespace.", STATE
         ),
         "cgroup": Entry("svcctl.cli.commands.detach_cgroup", "The connect balancer, from its cgroup.", STATE),
+        "dev": Entry("svcctl.cli.commands.detach_dev", "The packet path, from interfaces.", STATE),
     },
     params=COMMON,
     help="Detach a program and keep the state: bindings, labels and registered sockets stay.",

@@ -43,11 +43,11 @@ def command(env: Env, service: str | None) -> None:
     """
     from svcctl.cli.access import reading
     from svcctl.cli.service_commands import say_fault
-    from svcctl.state.condition import condition
+    from svcctl.state.condition import fault as fault_of
     from svcctl.state.service_listing import frontend_rows
 
     def read(state: State) -> tuple[list[tuple[Any, ...]], str | None]:
-        return frontend_rows(state, service), condition(state).text
+        return frontend_rows(state, service), fault_of(state)
 
     rows, fault = reading(env, read)
     say_fault(env, fault)

@@ -43,7 +43,7 @@ def command(env: Env, service: str | None) -> None:
     """
     from svcctl.cli.access import reading
     from svcctl.cli.service_commands import say_fault
-    from svcctl.state.condition import condition
+    from svcctl.state.condition import fault as fault_of
     from svcctl.state.nat import routes
     from svcctl.state.services import get
 
@@ -51,7 +51,7 @@ def command(env: Env, service: str | None) -> None:
         found = [one for one in routes(state) if service is None or one.service == service]
         if service is not None and not found:
             get(state, service, "nat")
-        return found, condition(state).text
+        return found, fault_of(state)
 
     found, fault = reading(env, read)
     say_fault(env, fault)

@@ -93,6 +93,8 @@ def _object(picture: Picture) -> dict[str, Any]:
 
         keys = [column.key for column in SERVICES]
         value["services"] = [dict(zip(keys, shown(row), strict=True)) for row in picture.services]
+    if picture.has_packets:
+        value["rules"] = [{"pattern": pattern, "role": role} for pattern, role in picture.rules]
     value["drops"] = picture.drops
     value["maps"] = [{"name": one.name, "used": one.used, "max": one.max} for one in picture.fill]
     value["writes"] = [
@@ -141,13 +143,15 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
 
 
 def _attached(rows: list[tuple[Any, ...]]) -> str:
-    rows = [row for row in rows if row[0] == "netns"]
-    ours = [row for row in rows if row[9] != "foreign"]
+    rows, ours = _of_kind(rows, "netns")
     others = len(rows) - len(ours)
     extra = f"; {others} foreign at the same hook" if others else ""
     if not ours:
         return f"not attached{extra}"
-    _, target, _, _, _, program, _, since, version, up, _ = ours[0]
+    row = _named(ours[0])
+    target, program, since, version, up = (
+        row[key] for key in ("target", "program_id", "since", "version", "state")
+    )
     down = "recorded, but DOWN" if up == "down" else "attached"
     return f"{down}: program {program} (svcctl {version}) on network namespace {target} since {since}{extra}"
 
@@ -157,20 +161,23 @@ def _balancer(picture: Picture, rows: list[tuple[Any, ...]]) -> list[tuple[str, 
     used = {one.name: one.used for one in picture.fill}
     if "service_names" not in used:
         return []
-    rows = [row for row in rows if row[0] == "cgroup"]
-    ours = [row for row in rows if row[9] != "foreign"]
-    down = [row[3] for row in ours if row[9] == "down"]
-    others = len({row[5] for row in rows}) - len(ours)
+    every = rows
+    rows, ours = _of_kind(rows, "cgroup")
+    down = [_named(row)["hook"] for row in ours if _named(row)["state"] == "down"]
+    others = len({_named(row)["program_id"] for row in rows}) - len(ours)
     text = "not attached"
     if ours:
-        text = f"{len(ours)} programs (svcctl {ours[0][8]}) on {ours[0][2] or f'cgroup {ours[0][1]}'}"
-        text += f" since {ours[0][7]}"
+        first = _named(ours[0])
+        where = first["path"] or f"cgroup {first['target']}"
+        text = f"{len(ours)} programs (svcctl {first['version']}) on {where}"
+        text += f" since {first['since']}"
     if down:
         text += f"; recorded, but DOWN: {', '.join(down)}"
     if others:
         text += f"; {others} foreign at the same hooks"
     return [
         ("balancer", text),
+        *_packets(picture, every),
         (
             "services",
             f"{used['service_names']} ({used['frontends']} frontends, {used['backends']} backends)",
@@ -184,6 +191,34 @@ def _settings(picture: Picture) -> list[tuple[str, str]]:
         return []
     fault = [("at fault", picture.fault)] if picture.fault is not None else []
     return [("settings", str(picture.settings)), *fault]
+
+
+def _packets(picture: Picture, rows: list[tuple[Any, ...]]) -> list[tuple[str, str]]:
+    """The line on the packet path, once its maps were made."""
+    if not picture.has_packets:
+        return []
+    _, ours = _of_kind(rows, "dev")
+    roles = {_named(row)["interface"]: _named(row)["role"] for row in ours}
+    count = {role: list(roles.values()).count(role) for role in sorted(set(roles.values()))}
+    text = ", ".join(f"{number} {role} interfaces" for role, number in count.items()) or "not attached"
+    down = sorted({_named(row)["interface"] for row in ours if _named(row)["state"] == "down"})
+    if down:
+        text += f"; recorded, but DOWN: {', '.join(down)}"
+    if picture.rules:
+        text += f"; rules: {', '.join(f'{pattern} ({role})' for pattern, role in picture.rules)}"
+    return [("packet path", text)]
+
+
+def _of_kind(rows: list[tuple[Any, ...]], kind: str) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The rows of a kind, and those of them that are svcctl's."""
+    mine = [row for row in rows if _named(row)["kind"] == kind]
+    return mine, [row for row in mine if _named(row)["state"] != "foreign"]
+
+
+def _named(row: tuple[Any, ...]) -> dict[str, Any]:
+    from svcctl.cli.commands.attachments import AT
+
+    return {key: row[number] for key, number in AT.items()}
 
 
 def _drops(drops: dict[str, int]) -> str:

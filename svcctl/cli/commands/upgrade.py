@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.options import option, verb
 from svcctl.cli.params import Count
-from svcctl.maps.catalog import MAX_BACKENDS, MAX_BINDINGS, MAX_DESTINATIONS, MAX_SERVICES, MAX_SOCKETS
+from svcctl.maps.catalog import (
+    MAX_BACKENDS,
+    MAX_BINDINGS,
+    MAX_DESTINATIONS,
+    MAX_FLOWS,
+    MAX_SERVICES,
+    MAX_SOCKETS,
+)
 from svcctl.render.changes import CHANGED, UNCHANGED, Change
 
 if TYPE_CHECKING:
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="New room for sockets and clients remembered.",
 )
+@option("--max-flows", type=Count(1, MAX_FLOWS), metavar="N", help="New room for flows of packets.")
 @option(
     "--force", is_flag=True, help="Swap even a program that is the same, or one that someone else attached."
 )
@@ -48,6 +56,7 @@ def command(
     max_services: int | None,
     max_backends: int | None,
     max_sockets: int | None,
+    max_flows: int | None,
     force: bool,
 ) -> None:
     """Swap every program for this svcctl's under its link, atomically: no connection is lost.
@@ -59,7 +68,9 @@ def command(
     from svcctl.state.upgrade import upgrade
     from svcctl.state.upgrade_maps import UpgradeOptions
 
-    options = UpgradeOptions(max_bindings, max_destinations, force, max_services, max_backends, max_sockets)
+    options = UpgradeOptions(
+        max_bindings, max_destinations, force, max_services, max_backends, max_sockets, max_flows
+    )
     done = upgrade(place(env), options, command_line(), dry_run=env.dry_run)
     if done.downgrade:
         env.warn(f"downgrade from {done.old_version} to {done.new_version}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from svcctl.maps import catalog
-from svcctl.state.audit import bindings, cgroups, kernel, meta, pins, sockets
+from svcctl.state.audit import bindings, cgroups, devices, kernel, meta, pins, sockets
 from svcctl.state.audit.finding import Finding
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def _find(writer: Writer, deep: bool) -> list[Finding]:
         found += bindings.find(writer)
         found += sockets.find(writer, deep)
     found += cgroups.find(writer, deep)
+    found += devices.find(writer, deep)
     if writer.has_half(catalog.BALANCER):
         from svcctl.state.audit import services
 

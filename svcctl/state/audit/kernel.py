@@ -76,8 +76,7 @@ def _programs(
             partial(_record, writer, shape, pinned),
         )
     elif pinned.id != record.id:
-        info = link_info(writer, shape)
-        if info is not None and info.program_id == record.id:
+        if salvage.program_id(writer, shape) == record.id:
             yield Finding(
                 "programs",
                 f"the pinned program {shape.name} is {pinned.id}, attached and recorded is {record.id}",
@@ -136,6 +135,8 @@ def _unknown_attachments(writer: Writer) -> Iterator[Finding]:
             continue
         if key.kind == enums.ATTACH_CGROUP and key.hook in hooks:
             continue  # cgroups.py
+        if key.kind == enums.ATTACH_DEV and writer.has_half(catalog.PACKETS):
+            continue  # devices.py
         yield Finding(
             "attachments",
             f"recorded: kind {key.kind}, hook {key.hook}, target {key.target},"

@@ -13,6 +13,7 @@ from svcctl.bpf.map import Map
 from svcctl.bpf.program import Program
 from svcctl.errors import SvcctlError
 from svcctl.maps import catalog, enums, layouts
+from svcctl.state import device_links
 from svcctl.state.audit import salvage
 from svcctl.state.audit.finding import Finding
 from svcctl.state.create import DIRECTORY_MODE, PIN_MODE
@@ -61,7 +62,9 @@ def expected(present: set[str]) -> dict[str, int]:
     wanted = dict.fromkeys(catalog.STATE_MAPS, 0)
     for half in catalog.HALVES:
         programs = [shape.pin for shape in half.programs]
-        links = [shape.link_pin for shape in half.programs]
+        links = [shape.link_pin for shape in half.programs if shape.link_pin]
+        if half is catalog.PACKETS:
+            links = [name for name in present if device_links.parse_pin(name) is not None]
         if present & {*half.maps, *programs, *links}:
             wanted |= dict.fromkeys(half.maps, 0)
             wanted |= dict.fromkeys(programs, 0o600)
@@ -79,7 +82,6 @@ def _recorded(writer: Writer) -> set[str]:
 
 
 _PROGRAM_PINS = frozenset(shape.pin for shape in catalog.PROGRAMS)
-_LINK_PINS = frozenset(shape.link_pin for shape in catalog.PROGRAMS)
 
 
 def _kinds(writer: Writer, present: set[str], wanted: dict[str, int]) -> Iterator[Finding]:
@@ -98,7 +100,7 @@ def _fault(writer: Writer, name: str) -> str | None:
         if name in _PROGRAM_PINS:
             Program.open_pinned(path).close()
             return None
-        if name in _LINK_PINS:
+        if salvage.is_link_pin(name):
             Link.open_pinned(path).close()
             return None
         with Map.open_pinned(path) as opened:
@@ -202,6 +204,9 @@ def _sizes(writer: Writer) -> Iterator[Finding]:
         )
         yield from _too_small(writer, sizes, "--max-services", most + 1)
         yield from _too_small(writer, {"reverse_counts": catalog.REVERSE_COUNTS}, "--max-services", 0)
+    if writer.has_half(catalog.PACKETS):
+        most = writer.map("flows").info.max_entries // 2
+        yield from _too_small(writer, catalog.packet_sizes(most), "--max-flows", most + 1)
 
 
 def _too_small(writer: Writer, sizes: dict[str, int], option: str, number: int) -> Iterator[Finding]:

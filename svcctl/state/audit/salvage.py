@@ -17,6 +17,7 @@ from svcctl.bpf.program import Program
 from svcctl.errors import SvcctlError
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
+from svcctl.state import device_links
 from svcctl.state.attach import pin_map
 from svcctl.state.foreign import map_names
 from svcctl.state.programs import load_object
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from svcctl.maps.catalog import ProgramShape
     from svcctl.state.writer import Writer
 
-REMADE = ("usage", "writers", "programs", "attachments")
-"""State maps whose content the other rows of the audit restore."""
+REMADE = ("usage", "writers", "programs", "attachments", "attach_rules")
+"""State maps whose content the other rows of the audit restore; rules that are lost have to be given again."""
 INDICES = ("service_names", "backend_ids")
 """Likewise of the service maps."""
 _BY_PIN = {shape.pin: shape for shape in catalog.PROGRAMS}
-_LINK_PINS = frozenset(shape.link_pin for shape in catalog.PROGRAMS)
+_LINK_PINS = frozenset(shape.link_pin for shape in catalog.PROGRAMS if shape.link_pin)
 
 
 def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | None, str]:
@@ -41,8 +42,11 @@ def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | N
         return partial(_remake, writer, name), ""
     if name in INDICES and writer.has_map(catalog.BALANCER.marker):
         return partial(_remake_index, writer, name), ""
-    if name in _LINK_PINS:
+    if is_link_pin(name):
         return partial(_drop, writer, name), ""  # `attachments` then makes the link
+    if name == catalog.TAILS:
+        # The map itself may live on, but the programs in it went with the pin.
+        return partial(_load_packets, writer, name), ""
     shape = _BY_PIN.get(name)
     if shape is not None:
         number = program_id(writer, shape)
@@ -52,9 +56,17 @@ def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | N
     held = held_maps(writer).get(name)
     if held is not None:
         return partial(repin_map, writer, name, held), ""
+    if name in catalog.PACKET_MAPS:
+        # What was in it is known to nobody but the programs that only `tails` leads to, or comes again by itself.
+        return partial(_load_packets, writer, name), ""
     if name == "destinations":
         return None, f"labels are lost with it; {anew}"
     return None, anew
+
+
+def is_link_pin(name: str) -> bool:
+    """Whether a pin of this name is a link: one of a program's, or one of an interface's."""
+    return name in _LINK_PINS or device_links.parse_pin(name) is not None
 
 
 def held_maps(writer: Writer) -> dict[str, int]:
@@ -93,7 +105,19 @@ def _open_program(writer: Writer, shape: ProgramShape) -> Program | None:
 
 
 def program_id(writer: Writer, shape: ProgramShape) -> int:
-    """Id of the program that the pinned link runs, 0 without one."""
+    """Id of the program that the pinned link runs, of an interface's the first there is; 0 without one."""
+    if not shape.link_pin and not writer.has_map("attachments"):
+        return 0  # lost: there is no telling which link is whose
+    if not shape.link_pin:
+        return next(
+            (
+                live.program_id
+                for (hook, ifindex), record in sorted(device_links.records(writer).items())
+                if record.program == shape.number
+                and (live := device_links.live(writer, device_links.BY_HOOK[hook], ifindex, record))
+            ),
+            0,
+        )
     try:
         with Link.open_pinned(writer.pin(shape.link_pin)) as link:
             return link.info.program_id
@@ -137,7 +161,9 @@ def _repin_program(writer: Writer, shape: ProgramShape, number: int) -> None:
 def _load_program(writer: Writer, shape: ProgramShape) -> None:
     """Load the program anew on the pinned maps: without a link nothing holds the old one."""
     _drop(writer, shape.pin)
-    if shape is catalog.DISPATCH:
+    if shape in catalog.PACKET:
+        _load_packets(writer, shape.pin)
+    elif shape is catalog.DISPATCH:
         from svcctl.state.reattach import AttachPlan, load_missing
 
         load_missing(writer, AttachPlan(maps=False, program=True, link=False), None, None)
@@ -145,6 +171,14 @@ def _load_program(writer: Writer, shape: ProgramShape) -> None:
         from svcctl.state.balancer import load_programs
 
         load_programs(writer, (shape,))
+
+
+def _load_packets(writer: Writer, name: str) -> None:
+    """Load the packet path's programs anew, with the map of those they jump to."""
+    from svcctl.state.packets import load_packets
+
+    _drop(writer, name)
+    load_packets(writer, anew=tuple(one for one in catalog.PACKET_MAPS if not writer.has_map(one)))
 
 
 def _remake_index(writer: Writer, name: str) -> None:

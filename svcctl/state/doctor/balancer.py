@@ -9,7 +9,7 @@ from svcctl.host.cgroup import path_of
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state.balancer_settings import read_settings
-from svcctl.state.condition import condition
+from svcctl.state.condition import condition, serves_packets
 from svcctl.state.doctor.line import FAIL, OK, WARN, Line
 from svcctl.state.programs import object_digest, object_path
 
@@ -55,6 +55,8 @@ def attachment(probe: Probe, reader: Reader) -> Line:
     if not reader.has_half(catalog.BALANCER):
         return Line("balancer", OK, NEVER)
     now = condition(reader)
+    if now.cgroup is None and serves_packets(reader):
+        return Line("balancer", OK, "not attached: packets are served, sockets of this host only as those")
     if now.cgroup is None:
         return Line("balancer", WARN, "not attached: services have no effect", "'svcctl attach cgroup'")
     if now.gone:

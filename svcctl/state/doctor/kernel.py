@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 OLDEST_KERNEL = (5, 10)
 OLDEST_LIBBPF = (1, 1)
 NEEDED_FEATURES = frozenset({"sk_lookup programs"})
+SLOWLY = "entries are written one by one"
+WITHOUT = {"tcx links": "interfaces get filters on clsact, by pyroute2"}
+"""What happens without a feature, where it is something else than SLOWLY."""
 
 
 def lines(probe: Probe) -> Iterator[Line]:
@@ -70,7 +73,14 @@ def _feature(probe: Probe, name: str) -> Line:
         return Line(
             name, FAIL, "the kernel has none", f"needs Linux {since} with CONFIG_BPF_SYSCALL and CONFIG_INET"
         )
-    return Line(name, WARN, "the kernel has none: entries are written one by one", f"came with Linux {since}")
+    if name == "tcx links" and not probe.has_pyroute2():
+        return Line(
+            name,
+            WARN,
+            f"the kernel has none, and pyroute2 is missing: interfaces cannot be attached (came with Linux {since})",
+            "apt install python3-pyroute2, or pip install pyroute2",
+        )
+    return Line(name, WARN, f"the kernel has none: {WITHOUT.get(name, SLOWLY)}", f"came with Linux {since}")
 
 
 def _cookie(probe: Probe) -> Line:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import NotLoaded, PermissionProblem, SvcctlError
+from svcctl.host import devices as host_devices
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state import attach
@@ -181,6 +182,44 @@ def _attachment(probe: Probe, reader: Reader) -> Line:
     return Line("attachment", OK, f"the dispatcher steers network namespace {reader.netns.inode}")
 
 
+def _interfaces(probe: Probe, reader: Reader) -> Line:
+    """What the packet path is attached to, or would be by its rules."""
+    name = "interfaces"
+    if not reader.has_half(catalog.PACKETS):
+        return Line(name, OK, "the packet path was never attached")
+    from svcctl.state import devices
+
+    rows = [row for row in attach.list_attachments(reader) if row.kind == "dev"]
+    there = probe.devices()
+    gone = [text for _, text in devices.find_gone(reader, there)]
+    if gone:
+        return Line(name, WARN, f"attached, and gone: {', '.join(gone)}", "'svcctl gc' forgets them")
+    down = sorted({row.interface or "?" for row in rows if row.up is False})
+    if down:
+        return Line(
+            name,
+            FAIL,
+            f"recorded as attached, but not: {', '.join(down)}",
+            "'svcctl check --repair' attaches them",
+        )
+    attached = {row.target for row in rows}
+    waiting = sorted(
+        one.name
+        for one in there
+        if one.ifindex not in attached
+        and not one.loopback
+        and any(host_devices.matches(one, rule.pattern) for rule in devices.read_rules(reader))
+    )
+    if waiting:
+        return Line(
+            name,
+            WARN,
+            f"match a rule and are not attached: {', '.join(waiting)}",
+            "'svcctl attach dev' attaches them",
+        )
+    return Line(name, OK, f"{len(attached)} attached" if attached else "none is attached")
+
+
 def _group(probe: Probe, reader: Reader) -> Line:
     name, group = "group access", reader.meta().group
     if not group:
@@ -230,6 +269,7 @@ LOADED: dict[str, Callable[[Probe, Reader], Line]] = {
     "attachment": _attachment,
     "balancer programs": balancer.programs,
     "balancer": balancer.attachment,
+    "interfaces": _interfaces,
     "group access": _group,
     "fill": _fill,
 }

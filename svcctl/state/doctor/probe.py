@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.bpf import lib
 from svcctl.bpf.probe import FEATURES
-from svcctl.host import bpffs, capability, process, sock_diag
+from svcctl.host import bpffs, capability, devices, process, sock_diag
 from svcctl.host.netns import Netns
 from svcctl.state import foreign
 from svcctl.state.session import Reader, open_reader
 from svcctl.state.unload import dead_directories, find_leftovers
 
 if TYPE_CHECKING:
+    from svcctl.host.devices import Device
     from svcctl.state.foreign import Foreign
     from svcctl.state.place import Place
 
@@ -57,6 +58,12 @@ class Probe:
         if not {"CAP_BPF", "CAP_NET_ADMIN"} <= self.capabilities():
             return None
         return FEATURES[name][0]()
+
+    def has_pyroute2(self) -> bool:
+        """Whether the package that filters on clsact need is installed."""
+        from importlib.util import find_spec
+
+        return find_spec("pyroute2") is not None
 
     def sysctl(self, name: str) -> str | None:
         """A sysctl's value, None when it is not there or not readable."""
@@ -104,6 +111,11 @@ class Probe:
         """sk_lookup programs of the namespace, all of them; None when they may not be listed."""
         with Netns.open(self.place.netns) as netns:
             return foreign.others(netns, None)
+
+    def devices(self) -> list[Device]:
+        """The interfaces of the namespace."""
+        with Netns.open(self.place.netns) as netns:
+            return devices.devices(netns)
 
     def leftovers(self) -> list[str]:
         """What `gc` would remove from under the root. Raises OSError without the right to list it."""

@@ -1,0 +1,119 @@
+"""`svcctl conntrack`: the flows of the packet path, listed or flushed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.options import argument, option, verb
+from svcctl.cli.params import PREFIX, PROTOCOL, Word
+from svcctl.cli.service_params import SERVICE
+from svcctl.errors import UsageProblem
+from svcctl.render.changes import DELETED, UNCHANGED, Change
+from svcctl.render.records import Column
+
+if TYPE_CHECKING:
+    from svcctl.cli.env import Env
+    from svcctl.model.prefix import Prefix
+    from svcctl.state.conntrack import FlowFilter, FlowRow
+    from svcctl.state.session import State
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}"
+
+
+COLUMNS = (
+    Column("PROTOCOL", "protocol"),
+    Column("EXPIRES", "expires", _seconds, ">"),
+    Column("STATE", "state"),
+    Column("SOURCE", "source"),
+    Column("DESTINATION", "destination"),
+    Column("REPLY SOURCE", "reply_source"),
+    Column("REPLY DESTINATION", "reply_destination"),
+    Column("SERVICE", "service"),
+    Column("AGE", "age", _seconds, ">", wide=True),
+    Column("IDLE", "idle", _seconds, ">", wide=True),
+    Column("FLAGS", "flags", ",".join, wide=True),
+)
+
+
+@verb(
+    "conntrack",
+    examples=(
+        "svcctl conntrack --service web",
+        "svcctl conntrack --source 10.244.0.0/24 --protocol tcp -o json",
+        "svcctl conntrack flush --backend 10.1.2.3",
+    ),
+    exits=(0, 2, 3, 4, 7, 9),
+)
+@argument(
+    "action",
+    Word("action", "list", "flush"),
+    "list: show the flows [the default]; flush: forget them.",
+    required=False,
+)
+@option("--service", type=SERVICE, metavar="NAME", help="Only flows of this service.")
+@option("--source", type=PREFIX, metavar="PREFIX", help="Only flows of clients with such an address.")
+@option("--destination", type=PREFIX, metavar="PREFIX", help="Only flows to such a service address.")
+@option("--backend", type=PREFIX, metavar="PREFIX", help="Only flows that go to such a backend.")
+@option("--protocol", type=PROTOCOL, metavar="PROTOCOL", help="Only tcp or udp.")
+@option("--all", "everything", is_flag=True, help="With flush: every flow.")
+def command(
+    env: Env,
+    action: str | None,
+    service: str | None,
+    source: Prefix | None,
+    destination: Prefix | None,
+    backend: Prefix | None,
+    protocol: int | None,
+    everything: bool,
+) -> None:
+    """List the flows that the packet path translates, as 'conntrack -L' lists the kernel's own, or forget some.
+
+    SOURCE and DESTINATION are those of the client's packets, REPLY SOURCE and REPLY DESTINATION of the backend's.
+    EXPIRES is in seconds, from the last packet on. STATE: syn-sent, syn-received, established, client-closed,
+    backend-closed, closed, reset; of UDP unreplied, replied; expired ones count no more and go with 'gc'.
+    FLAGS (-o wide): self, the client is the backend; local, chosen from the backends of this node; other-port, the
+    client's port was taken; one-sided, replies go another way; half, one direction was evicted.
+
+    A flushed TCP connection breaks; a UDP client gets another backend with its next datagram.
+    """
+    from svcctl.state.conntrack import FlowFilter
+
+    wanted = FlowFilter(service, source, destination, backend, protocol)
+    if action == "flush":
+        _flush(env, wanted, everything)
+        return
+    if everything or env.dry_run:
+        raise UsageProblem("conntrack: --all and --dry-run go with flush")
+    from svcctl.cli.access import reading
+    from svcctl.state.conntrack import list_flows
+
+    def read(state: State) -> list[FlowRow]:
+        return list_flows(state, wanted)
+
+    rows = reading(env, read)
+    if not rows and env.output in ("text", "wide"):
+        env.notice("no flow is remembered")
+        return
+    env.emit("conntrack", rows, COLUMNS, name=lambda row: f"{row[3]}>{row[4]}/{row[0]}")
+
+
+def _flush(env: Env, wanted: FlowFilter, everything: bool) -> None:
+    """Forget what is meant."""
+    from svcctl.cli.access import planning
+    from svcctl.state.conntrack import find, flush
+
+    if wanted.is_empty and not everything:
+        raise UsageProblem(
+            "conntrack flush: says not which flows",
+            hint="--service, --source, ... choose some; --all means all",
+        )
+    with planning(env) as (state, writer):
+        flows = find(state, wanted)
+        if writer is not None and flows:
+            with writer.changing():
+                flush(writer, flows)
+    text = f"{len(flows)} {'flow' if len(flows) == 1 else 'flows'}"
+    action = DELETED if flows else UNCHANGED
+    env.emit_changes([Change(action, "flow", text, fields={"flows": len(flows)})])

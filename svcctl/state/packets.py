@@ -1,0 +1,175 @@
+"""The packet path's maps and programs: made by the first `attach dev`, and the settings of its flows."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from svcctl.errors import Conflict
+from svcctl.maps import catalog
+from svcctl.maps.packet_layouts import PACKET_CONFIG, PacketConfig
+from svcctl.record import Record
+from svcctl.state import balancer, swap
+from svcctl.state.programs import load_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from svcctl.maps.service_layouts import Config
+    from svcctl.state.session import State
+    from svcctl.state.writer import Writer
+
+DEFAULTS = PacketConfig(
+    flags=0,
+    syn_ms=20_000,
+    established_ms=3_600_000,
+    fins_ms=120_000,
+    reset_ms=40_000,
+    after_reset_ms=120_000,
+    udp_ms=60_000,
+    fragment_ms=30_000,
+    first_port=20_000,
+    ports=10_000,
+    reserved=bytes(92),
+)
+"""What a new packet path has."""
+TIMEOUTS = {
+    "syn": "syn_ms",
+    "established": "established_ms",
+    "fins": "fins_ms",
+    "reset": "reset_ms",
+    "after-reset": "after_reset_ms",
+    "udp": "udp_ms",
+    "fragment": "fragment_ms",
+}
+"""Names of the idle times on the command line -> fields of the settings."""
+
+
+class PacketOptions(Record):
+    """What `attach dev` was asked for besides interfaces; None: as it is, or the default. Times in milliseconds."""
+
+    timeouts: tuple[tuple[str, int], ...] = ()
+    max_flows: int | None = None
+    max_services: int | None = None
+    max_backends: int | None = None
+    max_sockets: int | None = None
+
+
+class PacketPlan(Record):
+    """What has to be made: service maps (with the balancer's programs), packet maps, programs; new settings.
+
+    `balancer` are the settings of new service maps.
+    """
+
+    services: bool
+    make: bool
+    load: bool
+    config: PacketConfig
+    config_changes: bool
+    balancer: Config | None
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to be written."""
+        return self.services or self.make or self.load or self.config_changes
+
+
+def plan_packets(state: State, options: PacketOptions) -> PacketPlan:
+    """Compare the packet path with what is asked for. Raises Conflict for other sizes than the maps have."""
+    services = not state.has_map(catalog.BALANCER.marker)
+    make = not state.has_half(catalog.PACKETS)
+    if not services:
+        _refuse(state, {"services": options.max_services, "backends": options.max_backends})
+        _refuse(state, {"reverse": options.max_sockets})
+    if not make:
+        _refuse(state, {"flows": None if options.max_flows is None else options.max_flows * 2})
+    now = DEFAULTS if make else read_config(state)
+    fields: dict[str, Any] = {TIMEOUTS[name]: value for name, value in options.timeouts}
+    config = now._replace(**fields)
+    load = make or not all(
+        os.path.lexists(state.pin(name)) for name in (catalog.TAILS, *(s.pin for s in catalog.PACKET))
+    )
+    return PacketPlan(
+        services,
+        make,
+        load,
+        config,
+        not make and config != now,
+        balancer.new_settings(state) if services else None,
+    )
+
+
+def read_config(state: State) -> PacketConfig:
+    """The settings as they are."""
+    data = state.map("packet_config").lookup(bytes(4))
+    return PACKET_CONFIG.unpack(data or bytes(PACKET_CONFIG.size))
+
+
+_OPTIONS = {
+    "services": "--max-services",
+    "backends": "--max-backends",
+    "reverse": "--max-sockets",
+    "flows": "--max-flows",
+}
+
+
+def _refuse(state: State, asked: dict[str, int | None]) -> None:
+    for name, want in asked.items():
+        have = state.map(name).info.max_entries
+        if want is not None and want != have:
+            raise Conflict(
+                f"attach dev: {state.path}: {name} has {have} entries, asked for {want} ({_OPTIONS[name]})",
+                hint=f"'svcctl upgrade {_OPTIONS[name]} N' changes sizes without interruption",
+            )
+
+
+def apply_packets(writer: Writer, plan: PacketPlan, options: PacketOptions) -> None:
+    """Make and load what is missing, each half in one swap; write the settings. Inside `changing()`."""
+    if plan.services:
+        sizes = catalog.service_sizes(
+            options.max_services or catalog.DEFAULT_SERVICES,
+            options.max_backends or catalog.DEFAULT_BACKENDS,
+            options.max_sockets or catalog.DEFAULT_SOCKETS,
+        )
+        balancer.load_programs(writer, catalog.CONNECT, sizes, plan.balancer)
+    if plan.make:
+        load_packets(writer, catalog.packet_sizes(options.max_flows or catalog.DEFAULT_FLOWS), plan.config)
+    elif plan.load:
+        load_packets(writer)
+    if plan.config_changes and not plan.make:
+        writer.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(plan.config))
+
+
+def load_packets(
+    writer: Writer,
+    sizes: Mapping[str, int] | None = None,
+    config: PacketConfig = DEFAULTS,
+    *,
+    anew: Sequence[str] = (),
+) -> None:
+    """Load the programs and publish them in one swap; with `sizes` on new maps, else with those in `anew` new.
+
+    The map of programs is always new: the old programs go on jumping to their like until they are replaced.
+    Inside `changing()`.
+    """
+    swap.drop_next(writer)
+    fresh = (
+        tuple(catalog.PACKET_MAPS)
+        if sizes
+        else (*(name for name in anew if name != catalog.TAILS), catalog.TAILS)
+    )
+    own = [name for name in catalog.PACKET_MAPS if name not in fresh]
+    reuse = {name: writer.map(name) for name in (*catalog.SERVICE_MAPS, *catalog.SHARED_MAPS, *own)}
+    with load_object(catalog.PACKETS.object, sizes or _sizes(writer), reuse) as loaded:
+        if "packet_config" in fresh:
+            with loaded.map("packet_config") as made:
+                made.update(bytes(4), PACKET_CONFIG.pack(config))
+        for number, shape in enumerate(catalog.PACKET):
+            swap.prepare_swap(writer, shape, loaded, fresh if number == 0 else ())
+    swap.swap(writer)
+
+
+def _sizes(writer: Writer) -> dict[str, int]:
+    """Sizes of maps that are made anew beside others: as those others say, else the default ones."""
+    flows = writer.map("flows").info.max_entries // 2 if writer.has_map("flows") else catalog.DEFAULT_FLOWS
+    return catalog.packet_sizes(flows)
