@@ -22,25 +22,28 @@ def read_config(state: State) -> Config:
     return CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
 
 
-def is_eligible(state: State) -> bool:
-    """Whether load balancers may send this node traffic: yes, unless its Node object says otherwise."""
-    return not read_config(state).flags & enums.CONFIG_NOT_ELIGIBLE
+def needs_note(state: State, *, eligible: bool | None = None, pending_ns: int | None = None) -> bool:
+    """Whether `note_node` would write anything."""
+    now = read_config(state)
+    return _noted(now, eligible, pending_ns) != now
 
 
 def note_node(writer: Writer, *, eligible: bool | None = None, pending_ns: int | None = None) -> bool:
     """Note what is given, if it is not so already; whether anything was written."""
     now = read_config(writer)
-    wanted = now
-    if eligible is not None:
-        bit = enums.CONFIG_NOT_ELIGIBLE
-        wanted = wanted._replace(flags=now.flags & ~bit if eligible else now.flags | bit)
-    if pending_ns is not None:
-        wanted = wanted._replace(pending_ns=pending_ns)
+    wanted = _noted(now, eligible, pending_ns)
     if wanted == now:
         return False
     with writer.changing():
         writer.map("config").update(bytes(4), CONFIG.pack(wanted))
     return True
+
+
+def _noted(now: Config, eligible: bool | None, pending_ns: int | None) -> Config:
+    if eligible is not None:
+        bit = enums.CONFIG_NOT_ELIGIBLE
+        now = now._replace(flags=now.flags & ~bit if eligible else now.flags | bit)
+    return now if pending_ns is None else now._replace(pending_ns=pending_ns)
 
 
 def read_health(state: State) -> Health:

@@ -1,0 +1,77 @@
+"""`svcctl follow`: keeps the state as a Kubernetes cluster has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.options import argument, option, verb
+from svcctl.cli.params import FILE, WORD
+from svcctl.errors import Exit, NotFound, UsageProblem
+
+if TYPE_CHECKING:
+    from svcctl.cli.env import Env
+
+
+@verb(
+    "follow",
+    examples=(
+        "svcctl follow --node node-a",
+        "svcctl follow -- --kubeconfig /etc/kubernetes/svcctl.conf",
+        "svcctl follow --metrics-file /var/lib/node_exporter/svcctl.prom",
+    ),
+    exits=(0, 1, 2, 3, 4, 5, 7, 130),
+)
+@argument("options", WORD, "Options for kubectl, after '--'.", nargs=-1, required=False)
+@option(
+    "--kubectl",
+    type=FILE,
+    metavar="PATH",
+    default="kubectl",
+    help="The kubectl to run [kubectl, looked for in PATH].",
+)
+@option(
+    "--metrics-file",
+    type=FILE,
+    metavar="FILE",
+    help="Where to write metrics for node_exporter's textfile collector, under kube-proxy's names.",
+)
+@option("--once", is_flag=True, help="End after the first apply.")
+def command(env: Env, options: tuple[str, ...], kubectl: str, metrics_file: str | None, once: bool) -> int:
+    """Apply the services, endpoints and nodes of a cluster, and whatever changes in them, until stopped.
+
+    The objects are listed and watched through kubectl, with the rights it has: get, list and watch of services,
+    endpointslices and nodes. Nothing is applied before all three have been listed. What belongs to this owner
+    and is not in the cluster is removed. Changes that come within 200 ms are applied together, at most once a
+    second; a change of this node's interfaces or addresses is followed too.
+
+    Whatever fails (the API server, kubectl, an apply) is tried again after growing pauses, and what is pinned
+    stays and serves meanwhile. Nothing is kept but the maps: it can be ended, killed and started at any time.
+    """
+    import shutil
+    from signal import SIGINT
+
+    from svcctl.cli.access import place
+    from svcctl.cli.cluster import Cluster
+    from svcctl.follow.kubectl import Kubectl
+    from svcctl.follow.loop import Follower, Hooks
+    from svcctl.host.netns import Netns
+    from svcctl.host.route_changes import RouteChanges
+
+    if env.session is not None:
+        raise UsageProblem("follow: not in a batch: it runs until stopped")
+    program = shutil.which(kubectl)
+    if program is None:
+        raise NotFound(
+            f"follow: {kubectl}: not found, or not a program",
+            hint="install kubectl (Debian: kubernetes-client), or name it with --kubectl",
+        )
+    cluster = Cluster(env, metrics_file)
+    cluster.check()
+    with Netns.open(place(env).netns) as netns:
+        changes = RouteChanges(netns)
+    try:
+        hooks = Hooks(cluster.apply, cluster.node_changed, cluster.reason, cluster.publish, env.notice)
+        follower = Follower(Kubectl(program, options), hooks, changes, once=once)
+        return Exit.INTERRUPTED if follower.run() == SIGINT else Exit.OK
+    finally:
+        changes.close()
