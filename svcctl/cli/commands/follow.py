@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     ),
     exits=(0, 1, 2, 3, 4, 5, 7, 130),
 )
-@argument("options", WORD, "Options for kubectl, after '--'.", nargs=-1, required=False)
+@argument(
+    "options",
+    WORD,
+    "Options for kubectl: --kubeconfig, --context, --server ...",
+    nargs=-1,
+    required=False,
+    metavar="[-- KUBECTL_OPTION...]",
+)
 @option(
     "--kubectl",
     type=FILE,
