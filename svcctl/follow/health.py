@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from svcctl.host.http_server import Response, Server
+from svcctl.host.listeners import name_of
 from svcctl.model.health import Health, is_healthy, node_answer, service_answer
 
 if TYPE_CHECKING:
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from svcctl.host.http_server import Request
     from svcctl.model.health import Answer
 
-NODE, METRICS = "node", "metrics"
-"""What a listening socket is for that is there all the time; a number: the health-check port of a service."""
+NODE, METRICS = "healthz", "metrics"
+Purpose = str | int
+"""What a listening socket is for: NODE, METRICS, or the health-check port of a service."""
+
+PATHS: dict[Purpose, str] = {NODE: "/healthz", METRICS: "/metrics"}
 
 _JSON = "application/json"
 
@@ -25,15 +29,18 @@ class HealthServer:
     """Serves until SIGTERM or SIGINT.
 
     `read` looks at the state: a Health, or the last one again when nothing has changed; it must not raise.
-    `listen` makes the sockets of a health-check port, and may raise OSError. `given` says what sockets that are
-    there from the start are for. `metrics` makes the page for those that are for METRICS.
+    `always` is what to serve beside the services' ports, NODE and METRICS. `listen` makes the sockets of one of
+    those or of a port, and may raise OSError: it is asked again then, since kube-proxy or another svcctl may
+    still have them. `given` says what sockets are for that are there from the start; nothing else is opened for
+    that. `metrics` makes the page for METRICS.
     """
 
     def __init__(
         self,
         read: Callable[[], Health],
-        listen: Callable[[int], list[socket.socket]],
-        given: Sequence[tuple[socket.socket, str | int]],
+        listen: Callable[[Purpose], list[socket.socket]],
+        always: Sequence[str],
+        given: Sequence[tuple[socket.socket, Purpose]],
         *,
         metrics: Callable[[], Response],
         notice: Callable[[str], None],
@@ -42,13 +49,14 @@ class HealthServer:
     ) -> None:
         self._read = read
         self._listen = listen
+        self._always = always
         self._metrics = metrics
         self._notice = notice
         self._late = late
-        self._purpose: dict[socket.socket, str | int] = dict(given)
-        self._fixed = {purpose for _, purpose in given}
-        self._open: dict[int, list[socket.socket]] = {}
-        self._refused: dict[int, str] = {}
+        self._purpose: dict[socket.socket, Purpose] = dict(given)
+        self._given = {purpose for _, purpose in given}
+        self._open: dict[Purpose, list[socket.socket]] = {}
+        self._refused: dict[Purpose, str] = {}
         self._server = Server(
             list(self._purpose), self._answer, paths=None, timeout=timeout, tick=self._follow_ports
         )
@@ -58,32 +66,36 @@ class HealthServer:
         return self._server.run()
 
     def _follow_ports(self) -> None:
-        """Listen where services have a health-check port, and nowhere else."""
-        wanted = self._read().ports
-        for port in self._open.keys() - wanted.keys():
-            for listener in self._open.pop(port):
+        """Listen where something is to be answered, and nowhere else."""
+        wanted: dict[Purpose, str] = dict.fromkeys(self._always, "the node")
+        for port, one in self._read().ports.items():
+            wanted[port] = f"{one.namespace}/{one.name}" if one.namespace else one.name
+        for purpose in self._open.keys() - wanted.keys():
+            for listener in self._open.pop(purpose):
                 del self._purpose[listener]
                 self._server.remove(listener)
-            self._notice(f"health: port {port}: closed")
-        for port in self._refused.keys() - wanted.keys():
-            del self._refused[port]
-        for port in sorted(wanted.keys() - self._open.keys() - self._fixed):
-            one = wanted[port]
-            name = f"{one.namespace}/{one.name}" if one.namespace else one.name
-            try:
-                listeners = self._listen(port)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                if self._refused.get(port) != reason:
-                    self._refused[port] = reason
-                    self._notice(f"health: port {port} of {name}: {reason}; trying again")
-                continue
-            self._refused.pop(port, None)
-            self._open[port] = listeners
-            for listener in listeners:
-                self._purpose[listener] = port
-                self._server.add(listener)
-            self._notice(f"health: port {port}: answering for {name}")
+            self._notice(f"port {purpose}: closed")
+        for purpose in self._refused.keys() - wanted.keys():
+            del self._refused[purpose]
+        for purpose in [one for one in wanted if one not in self._open and one not in self._given]:
+            self._try(purpose, wanted[purpose])
+
+    def _try(self, purpose: Purpose, name: str) -> None:
+        what = f"port {purpose} of {name}" if isinstance(purpose, int) else purpose
+        try:
+            listeners = self._listen(purpose)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if self._refused.get(purpose) != reason:
+                self._refused[purpose] = reason
+                self._notice(f"{what}: {reason}; trying again")
+            return
+        self._refused.pop(purpose, None)
+        self._open[purpose] = listeners
+        for listener in listeners:
+            self._purpose[listener] = purpose
+            self._server.add(listener)
+            self._notice(f"{what}: listening on {name_of(listener, PATHS.get(purpose, '/'))}")
 
     def _answer(self, requests: Sequence[Request]) -> list[Response]:
         """One look at the state for all of them."""

@@ -201,9 +201,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         url = urlsplit(self.path)
         if url.path not in PATHS:
-            self.answer(
-                {"major": "1", "minor": "32"} if url.path == "/version" else status(404, "NotFound", "")
-            )
+            self.answer(discovery(url.path) or status(404, "NotFound", "the server could not find it"))
             return
         resource, api, kind = PATHS[url.path]
         request = Request(resource, {name: values[0] for name, values in parse_qs(url.query).items()})
@@ -356,6 +354,45 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
         "reason": reason,
         "code": code,
     }
+
+
+_GROUPS = {
+    "v1": {"serviceaccounts": "ServiceAccount", "configmaps": "ConfigMap"},
+    "apps/v1": {"daemonsets": "DaemonSet"},
+    "rbac.authorization.k8s.io/v1": {
+        "clusterroles": "ClusterRole",
+        "clusterrolebindings": "ClusterRoleBinding",
+    },
+}
+
+
+def discovery(path: str) -> dict[str, Any] | None:
+    """Which kinds there are: what `kubectl apply --dry-run=client` asks before it reads a file."""
+    if path == "/version":
+        return {"major": "1", "minor": "32"}
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        names = [name.split("/") for name in _GROUPS if "/" in name]
+        versions = [(group, {"groupVersion": f"{group}/{one}", "version": one}) for group, one in names]
+        groups = [{"name": group, "versions": [one], "preferredVersion": one} for group, one in versions]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    kinds = _GROUPS.get(version)
+    if kinds is None:
+        return None
+    verbs = ["create", "get", "list", "patch"]
+    resources = [
+        {
+            "name": name,
+            "singularName": "",
+            "namespaced": not name.startswith("clusterrole"),
+            "kind": kind,
+            "verbs": verbs,
+        }
+        for name, kind in kinds.items()
+    ]
+    return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
 
 
 # Faults

@@ -42,14 +42,25 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Where to write metrics for node_exporter's textfile collector, under kube-proxy's names.",
 )
+@option(
+    "--node",
+    metavar="NAME",
+    help="The name of this node in the cluster [the host's name].",
+)
+@option("--zone", metavar="NAME", help="The zone of this node, where its Node does not say it.")
+@option(
+    "--owner",
+    metavar="NAME",
+    help="Whose the services are that are made, and of whose those that are gone are removed [kubernetes].",
+)
 @option("--once", is_flag=True, help="End after the first apply.")
 def command(env: Env, options: tuple[str, ...], kubectl: str, metrics_file: str | None, once: bool) -> int:
     """Apply the services, endpoints and nodes of a cluster, and whatever changes in them, until stopped.
 
-    The objects are listed and watched through kubectl, with the rights it has: get, list and watch of services,
-    endpointslices and nodes. Nothing is applied before all three have been listed. What belongs to this owner
-    and is not in the cluster is removed. Changes that come within 200 ms are applied together, at most once a
-    second; a change of this node's interfaces or addresses is followed too.
+    The objects are listed and watched through kubectl, with the rights that it has: list and watch of services,
+    endpointslices and nodes are enough. Nothing is applied before all three have been listed. What belongs to
+    this owner and is not in the cluster is removed. Changes that come within 200 ms are applied together, at
+    most once a second; a change of this node's interfaces or addresses is followed too.
 
     Whatever fails (the API server, kubectl, an apply) is tried again after growing pauses, and what is pinned
     stays and serves meanwhile. Nothing is kept but the maps: it can be ended, killed and started at any time.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.options import noun, option
 from svcctl.cli.params import SECONDS
-from svcctl.cli.serving import LISTEN_ADDRESS, LISTEN_PLACE, MetricsPage, listen_at, passed_sockets
+from svcctl.cli.serving import LISTEN_ADDRESS, LISTEN_PLACE, MetricsPage, passed_sockets
 from svcctl.errors import Exit, UsageProblem
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _DEFAULT = "[::]:10256"
         "svcctl health --address 192.0.2.10 --metrics 127.0.0.1:9280",
         "sudo -u nobody -g svcctl svcctl health --healthz none",
     ),
-    exits=(0, 1, 2, 4, 130),
+    exits=(0, 2, 130),
 )
 @option(
     "--healthz",
@@ -79,84 +79,66 @@ def command(
     cluster; /livez does not look at the latter. A node does not serve what it should when nothing is loaded, when a
     program is no longer attached, or when a change has been waiting for longer than --late.
 
-    Sockets from systemd are used instead of those of --healthz and --metrics: one named 'healthz' or 'metrics'
-    for that, any other for the service whose health-check port it has. Reads only: run it as a member of the
-    group given to 'svcctl load --group'.
+    A port that somebody else still has is tried again every second. Sockets from systemd are used instead of
+    own ones: one named 'healthz' or 'metrics' for that, any other for the service whose health-check port it
+    has. Reads only: run it as a member of the group given to 'svcctl load --group'.
     """
     from signal import SIGINT
 
     from svcctl.cli.access import place
-    from svcctl.follow.health import METRICS, NODE, HealthServer
+    from svcctl.follow.health import METRICS, NODE, PATHS, HealthServer
+    from svcctl.host.listeners import name_of
     from svcctl.state.health_reader import HealthReader
 
     if env.session is not None:
         raise UsageProblem("health: not in a batch: it serves until stopped")
     if timeout <= 0:
         raise UsageProblem("health: --timeout: expected more than 0")
-    given = _passed(passed_sockets("health"))
-    try:
-        for where, purpose in ((healthz, NODE), (metrics, METRICS)):
-            if where is not None and all(known != purpose for _, known in given):
-                given.append((listen_at("health", *where), purpose))
-    except BaseException:
-        for one, _ in given:
-            one.close()
-        raise
+    places = {name: where for name, where in ((NODE, healthz), (METRICS, metrics)) if where is not None}
+    given = [(one, _purpose(one, name)) for one, name in passed_sockets("health")]
+    for one, purpose in given:
+        env.notice(f"{purpose}: listening on {name_of(one, PATHS.get(purpose, '/'))}")
     server = HealthServer(
         HealthReader(place(env)),
-        lambda port: _listen(addresses, port),
+        lambda purpose: _listen(places.get(purpose) if isinstance(purpose, str) else purpose, addresses),
+        list(places),
         given,
         metrics=MetricsPage(env),
         notice=env.notice,
         late=late,
         timeout=timeout,
     )
-    _say(env, given)
     return Exit.INTERRUPTED if server.run() == SIGINT else Exit.OK
 
 
-def _passed(sockets: Sequence[tuple[socket, str]]) -> list[tuple[socket, str | int]]:
-    """What each socket from systemd is for."""
-    from svcctl.follow.health import METRICS, NODE
+def _purpose(passed: socket, name: str) -> str | int:
+    """What a socket from systemd is for: by its name, else by its port."""
+    from svcctl.follow.health import PATHS
 
-    names = {"healthz": NODE, "metrics": METRICS}
-    given: list[tuple[socket, str | int]] = []
-    for one, name in sockets:
-        where = one.getsockname()
-        port = where[1] if isinstance(where, tuple) else 0
-        given.append((one, names.get(name, NODE if port in (0, 10256) else port)))
-    return given
+    if name in PATHS:
+        return name
+    where = passed.getsockname()
+    return where[1] if isinstance(where, tuple) else name
 
 
-def _listen(addresses: Sequence[str], port: int) -> list[socket]:
-    """Sockets of a health-check port: on the addresses named, or one for all. Raises OSError."""
+def _listen(where: tuple[str, int] | int | None, addresses: Sequence[str]) -> list[socket]:
+    """Sockets of a place, or of a port on the addresses named; none named: one for all. Raises OSError."""
     import errno
 
     from svcctl.host.listeners import listen
 
-    if not addresses:
-        try:
-            return [listen("::", port)]
-        except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                raise
-            return [listen("0.0.0.0", port)]  # a host without IPv6
+    pairs = [where] if isinstance(where, tuple) else [(one, where or 0) for one in addresses or ("::",)]
     made: list[socket] = []
     try:
-        for address in addresses:
-            made.append(listen(address, port))
+        for address, port in pairs:
+            try:
+                made.append(listen(address, port))
+            except OSError as error:
+                if address != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                made.append(listen("0.0.0.0", port))  # a host without IPv6
     except BaseException:
         for one in made:
             one.close()
         raise
     return made
-
-
-def _say(env: Env, given: Sequence[tuple[socket, str | int]]) -> None:
-    from svcctl.follow.health import METRICS, NODE
-    from svcctl.host.listeners import name_of
-
-    paths = {NODE: "/healthz", METRICS: "/metrics"}
-    for one, purpose in given:
-        path = paths.get(purpose, "/") if isinstance(purpose, str) else "/"
-        env.notice(f"listening on {name_of(one, path)}")
