@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,21 @@ if TYPE_CHECKING:
     from svcctl.follow.loop import Applied
     from svcctl.follow.store import Key
     from svcctl.model.desired import Desired
+    from svcctl.model.sources.options import Options
     from svcctl.model.sync_figures import Figures
+
+
+def own_name() -> str:
+    """The host's name as a kubelet takes it for its Node's, unless it is told another."""
+    return os.uname().nodename.strip().lower()
 
 
 class Cluster:
     """The hooks of a follower. The state is locked for each change, and for no longer."""
 
-    def __init__(self, env: Env, metrics_file: str | None) -> None:
+    def __init__(self, env: Env, options: Options, metrics_file: str | None) -> None:
         self._env = env
+        self._options = options
         self._metrics_file = metrics_file
         self._metrics_trouble = ""
         self._failing_since = 0

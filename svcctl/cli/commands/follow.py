@@ -54,7 +54,16 @@ if TYPE_CHECKING:
     help="Whose the services are that are made, and of whose those that are gone are removed [kubernetes].",
 )
 @option("--once", is_flag=True, help="End after the first apply.")
-def command(env: Env, options: tuple[str, ...], kubectl: str, metrics_file: str | None, once: bool) -> int:
+def command(
+    env: Env,
+    options: tuple[str, ...],
+    kubectl: str,
+    metrics_file: str | None,
+    node: str | None,
+    zone: str | None,
+    owner: str | None,
+    once: bool,
+) -> int:
     """Apply the services, endpoints and nodes of a cluster, and whatever changes in them, until stopped.
 
     The objects are listed and watched through kubectl, with the rights that it has: list and watch of services,
@@ -69,11 +78,12 @@ def command(env: Env, options: tuple[str, ...], kubectl: str, metrics_file: str 
     from signal import SIGINT
 
     from svcctl.cli.access import place
-    from svcctl.cli.cluster import Cluster
+    from svcctl.cli.cluster import Cluster, own_name
     from svcctl.follow.kubectl import Kubectl
     from svcctl.follow.loop import Follower, Hooks
     from svcctl.host.netns import Netns
     from svcctl.host.route_changes import RouteChanges
+    from svcctl.model.sources.options import Options
 
     if env.session is not None:
         raise UsageProblem("follow: not in a batch: it runs until stopped")
@@ -83,7 +93,8 @@ def command(env: Env, options: tuple[str, ...], kubectl: str, metrics_file: str 
             f"follow: {kubectl}: not found, or not a program",
             hint="install kubectl (Debian: kubernetes-client), or name it with --kubectl",
         )
-    cluster = Cluster(env, metrics_file)
+    reading = Options(node=node or own_name(), zone=zone or "", owner=owner or "")
+    cluster = Cluster(env, reading, metrics_file)
     cluster.check()
     with Netns.open(place(env).netns) as netns:
         changes = RouteChanges(netns)
