@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @argument(
     "options",
     WORD,
-    "Options for kubectl: --kubeconfig, --context, --server ...",
+    "Options for kubectl, such as those that lead to a cluster.",
     nargs=-1,
     required=False,
     metavar="[-- KUBECTL_OPTION...]",
