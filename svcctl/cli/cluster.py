@@ -12,7 +12,6 @@ from svcctl.errors import SvcctlError
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
     from svcctl.follow.loop import Applied
-    from svcctl.follow.store import Key
     from svcctl.model.desired import Desired
     from svcctl.model.sources.options import Options
     from svcctl.model.sync_figures import Figures
@@ -41,11 +40,11 @@ class Cluster:
         with open_reader(place(self._env)) as reader:
             need_services(reader)
 
-    def apply(self, objects: list[dict[str, Any]], touched: frozenset[Key] | None) -> Applied:
+    def apply(self, objects: list[dict[str, Any]]) -> Applied:
         """Make the state what the objects ask for; everything else that its owner has is removed."""
         try:
             desired = self._read(objects)
-            applied = self._carry_out(desired, touched)
+            applied = self._carry_out(desired)
         except Exception:
             if not self._failing_since:
                 self._failing_since = time.time_ns()
@@ -59,7 +58,7 @@ class Cluster:
     def _read(self, objects: list[dict[str, Any]]) -> Desired:
         raise SvcctlError("apply: reading Kubernetes objects is not there yet")
 
-    def _carry_out(self, desired: Desired, touched: frozenset[Key] | None) -> Applied:
+    def _carry_out(self, desired: Desired) -> Applied:
         raise SvcctlError("apply: carrying out a desired state is not there yet")
 
     def _note(self, *, eligible: bool | None = None, pending_ns: int) -> None:

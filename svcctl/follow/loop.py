@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from svcctl.follow.kubectl import Kubectl
-    from svcctl.follow.store import Key
     from svcctl.host.route_changes import RouteChanges
 
 _PUBLISH = 15.0
@@ -42,14 +41,13 @@ class Applied(Record):
 class Hooks(Record):
     """What the follower calls, all in its own thread.
 
-    `apply` gets all objects, as a Kubernetes List has them, and makes the state theirs. Beside them it gets the
-    services (namespace and name) about which something is different from the last apply that went well, or None
-    where that may be all of them. What it raises is told and tried again. `node_changed` is called when this
-    node's interfaces or addresses may have changed, and once at the beginning. `reason` makes a line of an
-    exception. `publish` gets the figures after each apply, and every 15 seconds.
+    `apply` gets all objects, as a Kubernetes List has them, and makes the state theirs; what it raises is told
+    and tried again. `node_changed` is called when this node's interfaces or addresses may have changed, and once
+    at the beginning. `reason` makes a line of an exception. `publish` gets the figures after each apply, and
+    every 15 seconds.
     """
 
-    apply: Callable[[list[dict[str, Any]], frozenset[Key] | None], Applied]
+    apply: Callable[[list[dict[str, Any]]], Applied]
     node_changed: Callable[[], None]
     reason: Callable[[Exception], str]
     publish: Callable[[Figures], None]
@@ -80,7 +78,6 @@ class Follower:
         self._complained: dict[str, str] = {}
         self._published = -math.inf
         self._listed = self._tried = False
-        self._all = True
         self._stopped_by = 0
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
@@ -173,8 +170,6 @@ class Follower:
             elif store.resource is SLICES:
                 figures.endpoints_pending += count
                 figures.endpoints_total += count
-            elif count:
-                self._all = True  # zones, addresses: about everything
         if not self._listed and all(reflector.store.listed for reflector in self._reflectors):
             # Even if there is nothing: what an earlier follower applied may have gone since.
             self._listed = True
@@ -187,13 +182,12 @@ class Follower:
     def _apply(self) -> None:
         stores = [reflector.store for reflector in self._reflectors]
         triggers = [trigger for store in stores for trigger in store.triggers.values()]
-        touched = None if self._all else frozenset().union(*(store.touched for store in stores))
         figures = self.figures
         self._objects.begin()
         self._tried = True
         begin = time.monotonic()
         try:
-            done = self._hooks.apply(all_objects(stores), touched)
+            done = self._hooks.apply(all_objects(stores))
         except Exception as error:
             # What is pinned stays as it is, and serves.
             if self._once:
@@ -202,7 +196,7 @@ class Follower:
             self._complain("apply", error, self._objects.failed(time.monotonic()))
         else:
             end = time.monotonic()
-            self._objects.done(end)
+            self._objects.done(end, end - begin)
             self._works("apply")
             figures.sync_seconds.observe(end - begin)
             figures.last_sync = time.time()
@@ -214,8 +208,6 @@ class Follower:
             figures.ended_flows += done.ended_flows
             for store in stores:
                 store.triggers.clear()
-                store.touched.clear()
-            self._all = False
             for trigger in triggers:
                 self._observe(trigger)
             if done.created or done.changed or done.deleted:
@@ -240,7 +232,7 @@ class Follower:
         except Exception as error:
             self._complain("node", error, self._node.failed(time.monotonic()))
         else:
-            self._node.done(time.monotonic())
+            self._node.done(time.monotonic(), 0.0)
             self._works("node")
 
     def _complain(self, what: str, error: Exception, pause: float) -> None:

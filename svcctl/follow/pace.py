@@ -62,10 +62,10 @@ class Pace:
         """An apply begins; what changes from now on is for the next one."""
         self._changed = self._again = math.inf
 
-    def done(self, now: float) -> None:
-        """It went well."""
+    def done(self, now: float, took: float) -> None:
+        """It went well. The next one waits for as long as this one took: half of a processor is for others."""
         self._backoff.reset()
-        self._not_before = now + self._apart
+        self._not_before = now + max(self._apart, took)
 
     def failed(self, now: float) -> float:
         """It did not: it is due again after a pause, or with the next change. Returns the pause."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from svcctl.follow.resources import LAST_CHANGE, SLICES, slim
+from svcctl.follow.resources import LAST_CHANGE, slim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 _GONE = 410
-_OWNER = "kubernetes.io/service-name"
 
 
 class BadAnswer(Exception):
@@ -30,7 +29,6 @@ class Store:
 
     `version` is where a watch goes on; `changed` counts the changes since it was last set to 0. A list takes
     the place of what there was only once its last page is in: what it lacks is gone then, and not before.
-    `touched` are the services (namespace and name) that changes were about since it was last emptied.
     `triggers` are the times, as RFC 3339 texts, at which the changes began that came since `triggers` was
     last emptied.
     """
@@ -40,7 +38,6 @@ class Store:
         self.listed = False
         self.version = ""
         self.changed = 0
-        self.touched: set[Key] = set()
         self.objects: dict[Key, dict[str, Any]] = {}
         self.triggers: dict[Key, str] = {}
         self._incoming: dict[Key, dict[str, Any]] = {}
@@ -120,7 +117,6 @@ class Store:
         if old == new:
             return False
         self.changed += 1
-        self.touched.update(_service_of(item) for item in (old, new) if item is not None)
         return True
 
 
@@ -145,16 +141,6 @@ def _key(item: Any) -> Key:
     if not isinstance(name, str) or not name:
         raise BadAnswer("an object without a name")
     return str(metadata.get("namespace") or ""), name  # type: ignore[union-attr]
-
-
-def _service_of(item: dict[str, Any]) -> Key:
-    """The service that a Service is, or that an EndpointSlice says it belongs to."""
-    metadata = item["metadata"]
-    labels = metadata.get("labels")
-    name = metadata["name"]
-    if item["kind"] == SLICES.kind:
-        name = labels.get(_OWNER) if isinstance(labels, dict) else None
-    return str(metadata.get("namespace") or ""), str(name or "")
 
 
 def _what(document: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
     python -m tests.lib.follow_program JSON
 
 JSON: {"kubectl": [program, option ...], "times": {...}, "fail": N, "once": bool}; `fail`: as many applies fail
-first. Lines: {"apply": [names], "touched": [...]|null, "trouble": ...}, {"notice": ...}, {"node": true},
+first. Lines: {"apply": [names]}, {"notice": ...}, {"node": true},
 {"figures": {...}}, {"ended": signal}.
 """
 
@@ -18,7 +18,6 @@ from svcctl.errors import SvcctlError
 from svcctl.follow.kubectl import Kubectl
 from svcctl.follow.loop import Applied, Follower, Hooks
 from svcctl.follow.reflector import Times
-from svcctl.follow.store import Key
 from svcctl.host.netns import Netns
 from svcctl.host.route_changes import RouteChanges
 from svcctl.model.sync_figures import Figures
@@ -32,13 +31,13 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     failures = options.get("fail", 0)
 
-    def apply(objects: list[dict[str, Any]], touched: frozenset[Key] | None) -> Applied:
+    def apply(objects: list[dict[str, Any]]) -> Applied:
         nonlocal failures
         names = sorted(
             f"{item['kind']} {item['metadata']['name']} {len(item.get('endpoints') or ())}".removesuffix(" 0")
             for item in objects
         )
-        say(apply=names, touched=None if touched is None else sorted("/".join(key) for key in touched))
+        say(apply=names)
         time.sleep(options.get("takes", 0))
         if failures:
             failures -= 1

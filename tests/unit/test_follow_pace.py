@@ -16,7 +16,7 @@ def test_nothing_to_do() -> None:
     assert one.due() == math.inf
     one.change(10.0)
     one.begin()
-    one.done(10.5)
+    one.done(10.5, 0.5)
     assert one.due() == math.inf
 
 
@@ -32,10 +32,19 @@ def test_at_most_one_a_second_under_churn() -> None:
     one.change(10.0)
     one.begin()
     one.change(10.1)  # during the apply
-    one.done(10.4)
+    one.done(10.4, 0.2)
     assert one.due() == 11.4
     one.change(11.0)
     assert one.due() == 11.4
+
+
+def test_a_slow_apply_leaves_time_for_others() -> None:
+    one = pace()
+    one.change(0.0)
+    one.begin()
+    one.done(10.0, 4.0)
+    one.change(10.0)
+    assert one.due() == 14.0
 
 
 def test_a_failed_apply_is_tried_again_and_with_the_next_change() -> None:
@@ -52,7 +61,7 @@ def test_a_failed_apply_is_tried_again_and_with_the_next_change() -> None:
     one.change(13.5)
     assert one.due() == 14.0
     one.begin()
-    one.done(14.0)
+    one.done(14.0, 0.0)
     assert one.due() == math.inf
     one.change(20.0)
     one.begin()

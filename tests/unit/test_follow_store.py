@@ -32,7 +32,6 @@ def listed(resource: Resource, *items: dict[str, Any]) -> Store:
     store.begin()
     assert store.page(page(resource, *items)) == ""
     store.changed = 0
-    store.touched.clear()
     return store
 
 
@@ -47,7 +46,6 @@ def test_a_list_counts_once_its_last_page_is_in() -> None:
     assert (names(store), store.version, store.changed) == (["a", "b"], "7", 0)
     assert store.page(page(SERVICES, service("a"), version="9")) == ""
     assert (names(store), store.version, store.changed) == (["a", "c"], "9", 2)
-    assert store.touched == {("default", "b"), ("default", "c")}
 
 
 def test_a_list_that_is_begun_again_forgets_the_pages_it_had() -> None:
@@ -103,13 +101,6 @@ def test_events() -> None:
     assert (names(store), store.changed, store.version) == (["b-abc"], 3, "11")
     store.event(event("BOOKMARK", {}, "12"))
     assert (store.changed, store.version) == (3, "12")
-    assert store.touched == {("default", "a"), ("default", "b")}
-
-
-def test_a_slice_that_changes_owner_touches_both() -> None:
-    store = listed(SLICES, endpoint_slice("a", "10.0.0.1", name="x"))
-    store.event(event("MODIFIED", endpoint_slice("b", "10.0.0.1", name="x")))
-    assert store.touched == {("default", "a"), ("default", "b")}
 
 
 def test_what_changes_with_the_clock_is_no_change() -> None:
