@@ -45,6 +45,7 @@ def api() -> Iterator[ApiServer]:
 def test_lists_then_watches(api: ApiServer, tmp_path: Path) -> None:
     with following(api, tmp_path) as one:
         one.wait_applied(*FIRST)
+        one.wait("node")
         api.put(service("b"))
         one.wait_applied(*FIRST, "Service b")
         api.delete("Service", "b", "default")
@@ -175,11 +176,9 @@ LIST = json.dumps({"kind": "ServiceList", "metadata": {"resourceVersion": "1"}, 
         (refuse(500, "InternalError"), "(InternalError)"),
         (page(b"<html>Bad gateway</html>"), "not JSON: '<html>Bad gateway</html>'"),
         (page(b""), "an empty answer"),
-        (page(b"oops", code=502), "Error from server"),
-        (page(b'{"kind":"Status","message":"x","code":200}', type="application/json"), "got a Status: x"),
         (cut_short(LIST[:-10]), "unexpected EOF"),
     ],
-    ids=["500", "html", "empty", "502", "status", "cut"],
+    ids=["500", "html", "empty", "cut"],
 )
 def test_nothing_is_taken_from_a_list_that_failed(api: ApiServer, tmp_path: Path, fault, words: str) -> None:
     with following(api, tmp_path) as one:
@@ -264,12 +263,6 @@ def test_figures(api: ApiServer, tmp_path: Path) -> None:
         assert figures["programmed"] == 1
         assert figures["last_sync"] >= figures["last_queued"] > 0
         assert figures["up"] == [True, True, True]
-
-
-def test_interfaces_are_looked_at_once_without_any_change(api: ApiServer, tmp_path: Path) -> None:
-    with following(api, tmp_path) as one:
-        one.wait("node")
-        one.wait_applied(*FIRST)
 
 
 def test_once(api: ApiServer, tmp_path: Path) -> None:
