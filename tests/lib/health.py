@@ -46,10 +46,10 @@ def ask(port: int, path: str = "/", host: str = "127.0.0.1") -> Answered:
 
 
 def status(port: int, path: str = "/", host: str = "127.0.0.1") -> int:
-    """The status of one request; 0: nobody listens."""
+    """The status of one request; 0: nobody listens, or the port was closed before the request was looked at."""
     try:
         return ask(port, path, host).status
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):
         return 0
 
 
