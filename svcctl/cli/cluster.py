@@ -79,7 +79,7 @@ class Cluster:
             self._env.verbose(f"note for health checks: {error}")
 
     def node_changed(self) -> None:
-        """The node's own addresses, for node ports, and programs on interfaces that have come."""
+        """Have node ports served on the addresses that the node has now."""
         from svcctl.state.node_addresses import needs_refresh, refresh
         from svcctl.state.session import open_reader
         from svcctl.state.writer import open_writer

@@ -196,7 +196,7 @@ def test_nothing_is_taken_from_a_list_that_failed(api: ApiServer, tmp_path: Path
 
 def test_a_hanging_list_has_an_end(api: ApiServer, tmp_path: Path) -> None:
     api.fail("list", SLICES, hang)
-    with following(api, tmp_path, times={"answer": 2}) as one:
+    with following(api, tmp_path, times={"answer": 4}) as one:
         one.wait_applied(*FIRST)
         assert [text for text in one.said("notice") if text.startswith("endpointslices: the list is not")]
 

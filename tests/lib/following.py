@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from svcctl.host.process import children
 from tests.lib.api_server import ApiServer
 from tests.lib.cli import ROOT, clean_environment
 
@@ -70,8 +71,7 @@ class Following:
 
     def children(self) -> list[int]:
         """The kubectl processes."""
-        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as listed:
-            return [int(word) for word in listed.read().split()]
+        return children(self.process.pid)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit code."""
@@ -111,8 +111,8 @@ def following(api: ApiServer, tmp_path: Any, **options: Any) -> Iterator[Followi
         yield one
         ended = True
     finally:
-        children = one.children() if one.process.poll() is None else []
+        left = one.children() if one.process.poll() is None else []
         code = one.stop()
         if ended:
             assert code == 0
-            assert all(gone(pid) for pid in children)
+            assert all(gone(pid) for pid in left)
