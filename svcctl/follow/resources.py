@@ -17,13 +17,18 @@ _NOISE = frozenset(("kubectl.kubernetes.io/last-applied-configuration", LAST_CHA
 
 
 class Resource(Record):
-    """A kind of object. `selector` leaves out at the server what a service proxy has to ignore anyway."""
+    """A kind of object.
+
+    `selector` (of labels) leaves out at the server what a service proxy has to ignore anyway, `fields` what it
+    can do without.
+    """
 
     name: str
     path: str
     api_version: str
     kind: str
     selector: str
+    fields: str = ""
 
 
 SERVICES = Resource(
@@ -38,6 +43,11 @@ SLICES = Resource(
 )
 NODES = Resource("nodes", "/api/v1/nodes", "v1", "Node", "")
 RESOURCES = (SERVICES, SLICES, NODES)
+
+
+def only_node(name: str) -> tuple[Resource, ...]:
+    """The same, but of the nodes only one: each of thousands tells every few minutes that it is well."""
+    return SERVICES, SLICES, NODES._replace(fields=f"metadata.name={name}")
 
 
 def list_path(resource: Resource, limit: int, token: str) -> str:
@@ -59,7 +69,7 @@ def watch_path(resource: Resource, version: str, seconds: int) -> str:
 
 
 def _path(resource: Resource, parameters: Mapping[str, str]) -> str:
-    parameters = {"labelSelector": resource.selector, **parameters}
+    parameters = {"labelSelector": resource.selector, "fieldSelector": resource.fields, **parameters}
     pairs = (f"{name}={quote(value, safe='')}" for name, value in parameters.items() if value)
     return f"{resource.path}?{'&'.join(pairs)}"
 
@@ -80,7 +90,8 @@ def slim(resource: Resource, item: Mapping[str, Any]) -> dict[str, Any]:
         },
     }
     annotations = metadata.get("annotations")
-    if resource is not NODES and isinstance(annotations, dict):
+    of_nodes = resource.kind == NODES.kind
+    if not of_nodes and isinstance(annotations, dict):
         rest = {name: value for name, value in annotations.items() if name not in _NOISE}
         if rest:
             kept["metadata"]["annotations"] = rest
@@ -88,7 +99,7 @@ def slim(resource: Resource, item: Mapping[str, Any]) -> dict[str, Any]:
         if name not in ("apiVersion", "kind", "metadata", "status"):
             kept[name] = value
     status = item.get("status")
-    wanted = "addresses" if resource is NODES else "loadBalancer"
+    wanted = "addresses" if of_nodes else "loadBalancer"
     if isinstance(status, dict) and wanted in status:
         kept["status"] = {wanted: status[wanted]}
     return kept
