@@ -18,10 +18,11 @@ from svcctl.model.sync_figures import Figures, Followed
 from svcctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from svcctl.follow.kubectl import Kubectl
+    from svcctl.follow.resources import Resource
     from svcctl.host.route_changes import RouteChanges
 
 _PUBLISH = 15.0
@@ -63,6 +64,7 @@ class Follower:
         hooks: Hooks,
         changes: RouteChanges | None,
         *,
+        resources: Sequence[Resource] = RESOURCES,
         times: Times | None = None,
         once: bool = False,
     ) -> None:
@@ -72,7 +74,7 @@ class Follower:
         self._times = times or Times()
         self._started = time.time()
         self.figures = Figures()
-        self._reflectors = [Reflector(resource, kubectl, self._times, hooks.notice) for resource in RESOURCES]
+        self._reflectors = [Reflector(resource, kubectl, self._times, hooks.notice) for resource in resources]
         self._objects = self._pace()
         self._node = self._pace()
         self._complained: dict[str, str] = {}

@@ -265,6 +265,16 @@ def test_figures(api: ApiServer, tmp_path: Path) -> None:
         assert figures["up"] == [True, True, True]
 
 
+def test_other_nodes_may_be_left_out(api: ApiServer, tmp_path: Path) -> None:
+    api.put(node("node-b"))
+    with following(api, tmp_path, node="node-a") as one:
+        one.wait_applied(*FIRST)
+        api.wait_for_watches()
+        api.put(node("node-c"), node("node-a", "192.0.2.11"))
+        one.wait("apply", after=1)
+        assert one.said("apply") == [FIRST, FIRST]
+
+
 def test_once(api: ApiServer, tmp_path: Path) -> None:
     api.fail("list", NODES, refuse(500, "InternalError"))
     with following(api, tmp_path, once=True) as one:

@@ -338,8 +338,11 @@ def _without_kind(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _selected(item: dict[str, Any], request: Request) -> bool:
-    """`!label` is all that is asked for."""
+    """`!label` and `metadata.name=NAME` are all that is asked for."""
     selector = request.parameters.get("labelSelector", "")
+    name = request.parameters.get("fieldSelector", "").removeprefix("metadata.name=")
+    if name and name != item["metadata"]["name"]:
+        return False
     return not (selector and selector.removeprefix("!") in item["metadata"].get("labels", {}))
 
 

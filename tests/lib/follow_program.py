@@ -2,7 +2,7 @@
 
     python -m tests.lib.follow_program JSON
 
-JSON: {"kubectl": [program, option ...], "times": {...}, "fail": N, "once": bool}; `fail`: as many applies fail
+JSON: {"kubectl": [program, option ...], "times": {...}, "fail": N, "once": bool, "node": name}; `fail`: as many applies fail
 first. Lines: {"apply": [names]}, {"notice": ...}, {"node": true},
 {"figures": {...}}, {"ended": signal}.
 """
@@ -18,6 +18,7 @@ from svcctl.errors import SvcctlError
 from svcctl.follow.kubectl import Kubectl
 from svcctl.follow.loop import Applied, Follower, Hooks
 from svcctl.follow.reflector import Times
+from svcctl.follow.resources import RESOURCES, only_node
 from svcctl.host.netns import Netns
 from svcctl.host.route_changes import RouteChanges
 from svcctl.model.sync_figures import Figures
@@ -61,6 +62,7 @@ def main() -> None:
         Kubectl(program, tuple(more)),
         hooks,
         changes,
+        resources=only_node(options["node"]) if "node" in options else RESOURCES,
         times=Times(**options.get("times", {})),
         once=options.get("once", False),
     )

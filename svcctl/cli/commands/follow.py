@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Whose the services are that are made, and of whose those that are gone are removed [kubernetes].",
 )
+@option(
+    "--own-node",
+    is_flag=True,
+    help="Leave other nodes out: for clusters of thousands, whose nodes report all the time.",
+)
 @option("--once", is_flag=True, help="End after the first apply.")
 def command(
     env: Env,
@@ -62,6 +67,7 @@ def command(
     node: str | None,
     zone: str | None,
     owner: str | None,
+    own_node: bool,
     once: bool,
 ) -> int:
     """Apply the services, endpoints and nodes of a cluster, and whatever changes in them, until stopped.
@@ -81,6 +87,7 @@ def command(
     from svcctl.cli.cluster import Cluster, own_name
     from svcctl.follow.kubectl import Kubectl
     from svcctl.follow.loop import Follower, Hooks
+    from svcctl.follow.resources import RESOURCES, only_node
     from svcctl.host.netns import Netns
     from svcctl.host.route_changes import RouteChanges
     from svcctl.model.sources.options import Options
@@ -100,7 +107,8 @@ def command(
         changes = RouteChanges(netns)
     try:
         hooks = Hooks(cluster.apply, cluster.node_changed, cluster.reason, cluster.publish, env.notice)
-        follower = Follower(Kubectl(program, options), hooks, changes, once=once)
+        resources = only_node(node or own_name()) if own_node else RESOURCES
+        follower = Follower(Kubectl(program, options), hooks, changes, resources=resources, once=once)
         return Exit.INTERRUPTED if follower.run() == SIGINT else Exit.OK
     finally:
         changes.close()
