@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,25 +11,22 @@ from svcctl.errors import SvcctlError
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
     from svcctl.follow.loop import Applied
-    from svcctl.model.desired import Desired
+    from svcctl.model.desired import Desired, Notice
     from svcctl.model.sources.options import Options
     from svcctl.model.sync_figures import Figures
-
-
-def own_name() -> str:
-    """The host's name as a kubelet takes it for its Node's, unless it is told another."""
-    return os.uname().nodename.strip().lower()
 
 
 class Cluster:
     """The hooks of a follower. The state is locked for each change, and for no longer."""
 
-    def __init__(self, env: Env, options: Options, metrics_file: str | None) -> None:
+    def __init__(self, env: Env, options: Options, metrics_file: str | None, *, force: bool = False) -> None:
         self._env = env
         self._options = options
         self._metrics_file = metrics_file
         self._metrics_trouble = ""
+        self._force = force
         self._failing_since = 0
+        self._said: frozenset[Notice] = frozenset()
 
     def check(self) -> None:
         """Raise what would keep every apply from going well: NotLoaded, PermissionProblem, Incompatible."""
@@ -56,10 +52,43 @@ class Cluster:
         return applied
 
     def _read(self, objects: list[dict[str, Any]]) -> Desired:
-        raise SvcctlError("apply: reading Kubernetes objects is not there yet")
+        from svcctl.model.sources.kubernetes import desired
+
+        return desired(objects, self._options)
 
     def _carry_out(self, desired: Desired) -> Applied:
-        raise SvcctlError("apply: carrying out a desired state is not there yet")
+        from svcctl.cli.access import planning
+        from svcctl.cli.apply_commands import changes_of, counts_of, end_flows, refuse_outage
+        from svcctl.follow.loop import Applied
+        from svcctl.model.sync_figures import count_no_local
+        from svcctl.state.apply import carry_out, prepare
+
+        if not self._force:
+            refuse_outage("apply", [desired])
+        ended = 0
+        with planning(self._env) as (state, writer):
+            prepared = prepare(state, [desired], prune=True, force=self._force)
+            if writer is not None:
+                carry_out(writer, prepared)
+                ended = end_flows(self._env, writer, prepared)
+        self._say((*desired.notices, *prepared.plan.notices))
+        for one in changes_of(prepared.plan, unchanged=False):
+            self._env.verbose(f"{one['kind']} {one['name']} {one['action']}")
+        counts = counts_of(prepared.plan)
+        return Applied(
+            counts["created"],
+            counts["changed"],
+            counts["deleted"],
+            *count_no_local(desired.services),
+            ended_flows=ended,
+        )
+
+    def _say(self, notices: tuple[Notice, ...]) -> None:
+        """Notices that there were none of the last time."""
+        from svcctl.cli.apply_commands import say
+
+        say(self._env, [one for one in notices if one not in self._said])
+        self._said = frozenset(notices)
 
     def _note(self, *, eligible: bool | None = None, pending_ns: int) -> None:
         """For `svcctl health`. Locks only if there is something to write; failing at it is no reason to stop."""

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from svcctl.model.service import blocks_of
+from svcctl.model.service_endpoint import KIND_CLUSTER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from svcctl.model.service import Service
 
 SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))
 """Seconds, as kube-proxy has them: 1 ms, 2 ms, ... 16 s."""
@@ -65,3 +74,17 @@ class Followed:
         self.watches = watches
         self.failures = failures
         self.up = up
+
+
+def count_no_local(services: Iterable[Service]) -> tuple[int, int]:
+    """How many drop here though other nodes have backends: by their internal policy, by their external one."""
+    internal = external = 0
+    for service in services:
+        if not (service.internal_local or service.external_local):
+            continue
+        if any(lane.local and not lane.local.members and lane.cluster.members for lane in blocks_of(service)):
+            internal += service.internal_local
+            external += service.external_local and any(
+                each.kind != KIND_CLUSTER for each in service.frontends
+            )
+    return internal, external

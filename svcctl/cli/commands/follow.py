@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from svcctl.cli.apply_commands import kubernetes_options
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import FILE, WORD
 from svcctl.errors import Exit, NotFound, UsageProblem
@@ -43,32 +44,26 @@ if TYPE_CHECKING:
     help="Where to write metrics for node_exporter's textfile collector, under kube-proxy's names.",
 )
 @option(
-    "--node",
-    metavar="NAME",
-    help="The name of this node in the cluster [the host's name].",
-)
-@option("--zone", metavar="NAME", help="The zone of this node, where its Node does not say it.")
-@option(
-    "--owner",
-    metavar="NAME",
-    help="Whose the services are that are made, and of whose those that are gone are removed [kubernetes].",
-)
-@option(
     "--own-node",
     is_flag=True,
     help="Leave other nodes out: for clusters of thousands, whose nodes report all the time.",
 )
 @option("--once", is_flag=True, help="End after the first apply.")
+@option(
+    "--force",
+    is_flag=True,
+    help="Apply also what may be an outage, and take over what belongs to other owners.",
+)
+@kubernetes_options
 def command(
     env: Env,
     options: tuple[str, ...],
     kubectl: str,
     metrics_file: str | None,
-    node: str | None,
-    zone: str | None,
-    owner: str | None,
     own_node: bool,
     once: bool,
+    force: bool,
+    **reading: Any,
 ) -> int:
     """Apply the services, endpoints and nodes of a cluster, and whatever changes in them, until stopped.
 
@@ -84,13 +79,13 @@ def command(
     from signal import SIGINT
 
     from svcctl.cli.access import place
-    from svcctl.cli.cluster import Cluster, own_name
+    from svcctl.cli.apply_commands import read_options
+    from svcctl.cli.cluster import Cluster
     from svcctl.follow.kubectl import Kubectl
     from svcctl.follow.loop import Follower, Hooks
     from svcctl.follow.resources import RESOURCES, only_node
     from svcctl.host.netns import Netns
     from svcctl.host.route_changes import RouteChanges
-    from svcctl.model.sources.options import Options
 
     if env.session is not None:
         raise UsageProblem("follow: not in a batch: it runs until stopped")
@@ -100,14 +95,14 @@ def command(
             f"follow: {kubectl}: not found, or not a program",
             hint="install kubectl (Debian: kubernetes-client), or name it with --kubectl",
         )
-    reading = Options(node=node or own_name(), zone=zone or "", owner=owner or "")
-    cluster = Cluster(env, reading, metrics_file)
+    chosen = read_options(reading)
+    cluster = Cluster(env, chosen, metrics_file, force=force)
     cluster.check()
     with Netns.open(place(env).netns) as netns:
         changes = RouteChanges(netns)
     try:
         hooks = Hooks(cluster.apply, cluster.node_changed, cluster.reason, cluster.publish, env.notice)
-        resources = only_node(node or own_name()) if own_node else RESOURCES
+        resources = only_node(chosen.node) if own_node else RESOURCES
         follower = Follower(Kubectl(program, options), hooks, changes, resources=resources, once=once)
         return Exit.INTERRUPTED if follower.run() == SIGINT else Exit.OK
     finally:
