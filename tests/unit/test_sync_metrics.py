@@ -7,7 +7,20 @@ import subprocess
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from svcctl.model.sync_figures import PROGRAMMING_BUCKETS, SYNC_BUCKETS, Figures, Followed
+from svcctl.model.service import Member, Service, ServiceFrontend
+from svcctl.model.service_endpoint import (
+    KIND_CLUSTER,
+    KIND_LOAD_BALANCER,
+    parse_backend,
+    parse_frontend,
+)
+from svcctl.model.sync_figures import (
+    PROGRAMMING_BUCKETS,
+    SYNC_BUCKETS,
+    Figures,
+    Followed,
+    count_no_local,
+)
 from svcctl.render.sync_metrics import body
 
 
@@ -55,6 +68,19 @@ def test_buckets_are_kube_proxys() -> None:
     assert PROGRAMMING_BUCKETS[:4] == (0.25, 0.5, 1, 2)
     assert PROGRAMMING_BUCKETS[-3:] == (240, 270, 300)
     assert list(PROGRAMMING_BUCKETS) == sorted(set(PROGRAMMING_BUCKETS))
+
+
+def test_who_drops_here_though_others_have_backends() -> None:
+    inside = ServiceFrontend(parse_frontend("10.96.0.1:80/tcp"), KIND_CLUSTER)
+    outside = ServiceFrontend(parse_frontend("192.0.2.1:80/tcp"), KIND_LOAD_BALANCER)
+    far = (Member(parse_backend("10.0.0.1:80")),)
+    near = (*far, Member(parse_backend("10.0.0.2:80"), local=True))
+    both = Service("a", internal_local=True, external_local=True, frontends=(inside, outside))
+    assert count_no_local([both._replace(members=far)]) == (1, 1)
+    assert count_no_local([both._replace(members=near), both._replace(members=())]) == (0, 0)
+    assert count_no_local([both._replace(members=far, frontends=(inside,))]) == (1, 0)
+    assert count_no_local([both._replace(members=far, internal_local=False)]) == (0, 1)
+    assert count_no_local([Service("b", frontends=(inside,), members=far)]) == (0, 0)
 
 
 def test_promtool_takes_it() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         "svcctl follow -- --kubeconfig /etc/kubernetes/svcctl.conf",
         "svcctl follow --metrics-file /var/lib/node_exporter/svcctl.prom",
     ),
-    exits=(0, 1, 2, 3, 4, 5, 7, 130),
+    exits=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 130),
 )
 @argument(
     "options",
