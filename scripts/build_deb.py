@@ -35,6 +35,7 @@ Maintainer: {maintainer}
 Installed-Size: {size}
 Depends: python3:any (>= 3.11~), python3-click (>= 8.1), libbpf1 (>= 1:1.1)
 Recommends: python3-rich, python3-pyroute2, python3-yaml
+Suggests: kubernetes-client
 Description: steer connections on a Linux host with eBPF, without a daemon
  svcctl decides which socket gets an incoming connection, by label: any
  number of addresses, prefixes and ports, TCP and UDP, are bound to a label,
@@ -144,6 +145,8 @@ def lay_out(tree: Path) -> None:
     for example in sorted((ROOT / "deploy").rglob("example-*")):
         (documents / "examples").mkdir(exist_ok=True)
         shutil.copyfile(example, documents / "examples" / example.name)
+    for directory in ("kubernetes", "etcd"):
+        shutil.copytree(ROOT / "deploy" / directory, documents / "examples" / directory)
     overrides = tree / "usr/share/lintian/overrides/svcctl"
     overrides.parent.mkdir(parents=True)
     overrides.write_text(OVERRIDES)

@@ -153,6 +153,7 @@ enum svc_config_flag {
 	SVC_CONFIG_HOST_ONLY = 1, /* only sockets of the node's namespace */
 	SVC_CONFIG_NODE_IS_INIT = 2, /* compare with the initial namespace */
 	SVC_CONFIG_EXCLUDE_UDP = 4,
+	SVC_CONFIG_NOT_ELIGIBLE = 8, /* load balancers should send this node nothing more */
 };
 
 struct svc_config {
@@ -162,7 +163,8 @@ struct svc_config {
 	__u32 blocked; /* frontends with SVC_FRONTEND_BLOCK */
 	__u32 udp_affinity_seconds; /* of unconnected UDP, 0: none */
 	__u64 drain_ns; /* CLOCK_REALTIME; the first drain ends then or later, 0: none */
-	__u32 reserved[8];
+	__u64 pending_ns; /* CLOCK_REALTIME; since when a change could not be applied, 0: none waits */
+	__u32 reserved[6];
 };
 _Static_assert(sizeof(struct svc_config) == 64, "svc_config");
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from svcctl.model.apply_plan import ApplyPlan
     from svcctl.model.desired import Desired, Notice
     from svcctl.model.prefix import Prefix
+    from svcctl.model.sources.options import Options
+    from svcctl.state.apply import Prepared
+    from svcctl.state.writer import Writer
 
 _INPUT_OPTIONS = (
     (
@@ -87,6 +90,14 @@ def input_options(function: Callable[..., int | None]) -> Callable[..., int | No
     return function
 
 
+def kubernetes_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Those of them that have a meaning for Kubernetes objects."""
+    for names, key, attributes in reversed(_INPUT_OPTIONS):
+        if key not in ("consul_address", "partial"):
+            function = option(*names, key, **attributes)(function)
+    return function
+
+
 def file_option(help: str, *, required: bool = True) -> Callable[..., Any]:
     """-f, any number of times."""
     return option(
@@ -98,9 +109,21 @@ def read_desired(env: Env, files: Sequence[str], options: dict[str, Any]) -> lis
     """Read the inputs and say what there is to know of them. Raises UsageProblem."""
     from svcctl.cli.input import read_input
     from svcctl.model.sources.detect import read_inputs
+
+    chosen = read_options(options)
+    if files.count("-") > 1:
+        raise UsageProblem("standard input is named twice")
+    desired = read_inputs([("" if file == "-" else file, read_input(file, env)) for file in files], chosen)
+    for each in desired:
+        say(env, each.notices)
+    return desired
+
+
+def read_options(options: dict[str, Any]) -> Options:
+    """What the options about inputs come to. Raises UsageProblem."""
     from svcctl.model.sources.options import Options
 
-    chosen = Options(
+    return Options(
         node=options.get("node") or os.uname().nodename.lower(),
         zone=options.get("zone") or "",
         owner=_owner(options.get("owner")),
@@ -110,12 +133,6 @@ def read_desired(env: Env, files: Sequence[str], options: dict[str, Any]) -> lis
         compat=tuple(options.get("compat") or ()),
         consul_address=options.get("consul_address") or "",
     )
-    if files.count("-") > 1:
-        raise UsageProblem("standard input is named twice")
-    desired = read_inputs([("" if file == "-" else file, read_input(file, env)) for file in files], chosen)
-    for each in desired:
-        say(env, each.notices)
-    return desired
 
 
 def _owner(name: str | None) -> str:
@@ -262,3 +279,21 @@ def emit_plan(env: Env, plan: ApplyPlan, *, dry_run: bool, unchanged: bool, deta
 
     extra: dict[str, Any] = {"dry_run": True} if dry_run else {}
     env.emit_objects("changes", objects, lines, name="name", extra=extra | {"counts": counts})
+
+
+def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
+    """End UDP sockets that still go to backends which left: how many. It must not make a failure of what is done."""
+    from svcctl.state.apply import left_backends
+    from svcctl.state.terminate import terminate_udp
+
+    gone = left_backends(prepared)
+    if not gone:
+        return 0
+    try:
+        ended = terminate_udp(writer, gone)
+    except (SvcctlError, OSError) as error:
+        env.warn(f"end UDP sockets of backends that left: {error}")
+        return 0
+    if ended.udp:
+        env.notice(f"ended {ended.udp} UDP socket{'' if ended.udp == 1 else 's'} of backends that left")
+    return ended.udp

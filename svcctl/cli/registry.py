@@ -58,6 +58,8 @@ _ROWS = (
     ("explain", CONFIGURATION, "What would happen to a connection, and why."),
     ("export", CONFIGURATION, "Print the desired state as a file."),
     ("save", CONFIGURATION, "Write the export where the boot unit restores it."),
+    ("follow", CONFIGURATION, "Keep the state as a Kubernetes cluster has it."),
+    ("health", CONFIGURATION, "Answer health checks of services and of the node."),
     ("metrics", CONFIGURATION, "Prometheus metrics, served or printed once."),
     ("top", CONFIGURATION, "Live rates by label and service."),
     ("version", GENERAL, "Print the version."),

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server for one page: GET and HEAD, one thread, every wait bounded.
+"""A small HTTP/1.1 server for pages that are made when asked for: GET and HEAD, one thread, every wait bounded.
 
-Requests that have come in by the time the page is made share it: however many ask at once, nobody is turned
-away and the work is done once, after all of them asked. Each connection is closed after its answer.
+Requests that have come in by the time the pages are made are answered together: however many ask at once, nobody
+is turned away and the work is done once, after all of them asked. Each connection is closed after its answer.
 """
 
 from __future__ import annotations
@@ -35,23 +35,34 @@ _REASONS = {
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
 
 
+class Request(Record):
+    """What was asked for: the path, and the listening socket that it came in by."""
+
+    path: str
+    listener: socket.socket
+
+
 class Response(Record):
-    """An answer: status code, content type, body."""
+    """An answer: status code, content type, body, and headers beyond the usual ones."""
 
     status: int
     content_type: str
     body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class _Connection:
     """One client. `answer` is what is left to send, `deadline` (monotonic) ends what it is doing now."""
 
-    def __init__(self, peer: socket.socket, deadline: float) -> None:
+    def __init__(self, peer: socket.socket, listener: socket.socket, deadline: float) -> None:
         self.peer = peer
+        self.listener = listener
+        self.path = ""
         self.deadline = deadline
         self.received = b""
         self.head_only = False
@@ -60,24 +71,30 @@ class _Connection:
 
 
 class Server:
-    """Serves `page` at `paths` on listening stream sockets, which it takes over and closes.
+    """Serves `pages` at `paths` (None: all) on listening stream sockets, which it takes over and closes.
 
-    `page` is called in the serving thread and must not raise. `timeout` is what a client has, in seconds, to
-    send its request, and again to take the answer.
+    `pages` gets all requests of a turn and makes an answer for each. `tick` is called at the beginning and every
+    `interval` seconds, and may call `add` and `remove`. Both run in the serving thread and must not raise.
+    `timeout` is what a client has, in seconds, to send its request, and again to take the answer.
     """
 
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        page: Callable[[], Response],
+        pages: Callable[[Sequence[Request]], Sequence[Response]],
         *,
-        paths: Sequence[str] = ("/metrics", "/"),
+        paths: Sequence[str] | None = ("/metrics", "/"),
         timeout: float = 10.0,
+        tick: Callable[[], None] | None = None,
+        interval: float = 1.0,
     ) -> None:
-        self._page = page
+        self._pages = pages
         self._paths = paths
         self._timeout = timeout
-        self._listeners = list(listeners)
+        self._tick = tick
+        self._interval = interval
+        self._next_tick = math.inf if tick is None else -math.inf
+        self._listeners: list[socket.socket] = []
         self._connections: set[_Connection] = set()
         self._asking: list[_Connection] = []
         self._accepting = False
@@ -85,8 +102,24 @@ class Server:
         self._stopped_by = 0
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = socket.socketpair()
-        for one in (*self._listeners, self._wake, self._waker):
+        for one in (self._wake, self._waker):
             one.setblocking(False)
+        for listener in listeners:
+            self.add(listener)
+
+    def add(self, listener: socket.socket) -> None:
+        """Serve on one more listening socket."""
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        if self._accepting:
+            self._selector.register(listener, selectors.EVENT_READ)
+
+    def remove(self, listener: socket.socket) -> None:
+        """Close a listening socket. Whoever was let in by it is still answered."""
+        self._listeners.remove(listener)
+        if self._accepting:
+            self._selector.unregister(listener)
+        listener.close()
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the signal's number. Only in the main thread."""
@@ -119,12 +152,10 @@ class Server:
     def _finish(self) -> None:
         """Let answers that are on their way arrive; nobody new is let in."""
         end = time.monotonic() + LINGER
-        for listener in self._listeners:
-            if self._accepting:
-                self._selector.unregister(listener)
-            listener.close()
+        self._next_tick = math.inf
+        for listener in list(self._listeners):
+            self.remove(listener)
         self._accepting = False
-        self._listeners.clear()
         while time.monotonic() < end:
             for one in list(self._connections):
                 one.deadline = min(one.deadline, end)
@@ -137,8 +168,12 @@ class Server:
     def _turn(self) -> None:
         """Wait for something to happen and deal with it."""
         now = time.monotonic()
+        if self._tick is not None and self._next_tick <= now:
+            self._tick()
+            now = time.monotonic()
+            self._next_tick = now + self._interval
         self._watch_listeners(now)
-        ends = [one.deadline for one in self._connections]
+        ends = [one.deadline for one in self._connections] + [self._next_tick]
         if self._listeners and not self._accepting and len(self._connections) < MOST_CONNECTIONS:
             ends.append(self._accept_after)
         first = min(ends, default=math.inf)
@@ -149,9 +184,9 @@ class Server:
         for one in [one for one in self._connections if one.deadline <= now]:
             self._drop(one)
         if self._asking:
-            page = self._page()
+            pages = self._pages([Request(one.path, one.listener) for one in self._asking])
             asking, self._asking = self._asking, []
-            for one in asking:
+            for one, page in zip(asking, pages, strict=True):
                 self._answer(one, page)
 
     def _handle(self, wait: float | None) -> None:
@@ -185,7 +220,7 @@ class Server:
                 self._accept_after = time.monotonic() + 0.1
                 return
             peer.setblocking(False)
-            one = _Connection(peer, time.monotonic() + self._timeout)
+            one = _Connection(peer, listener, time.monotonic() + self._timeout)
             self._connections.add(one)
             self._selector.register(peer, selectors.EVENT_READ, one)
             self._serve(one)
@@ -237,7 +272,8 @@ class Server:
         if "://" in target.split("?", 1)[0]:  # the form that proxies are asked in
             target = "/" + target.partition("://")[2].partition("/")[2]
         one.head_only = method == "HEAD"
-        if target.split("?", 1)[0] not in self._paths:
+        one.path = target.split("?", 1)[0]
+        if self._paths is not None and one.path not in self._paths:
             self._answer(one, _plain(404))
         elif method not in ("GET", "HEAD"):
             self._answer(one, _plain(405))
@@ -273,49 +309,8 @@ def _message(response: Response, *, head_only: bool) -> bytes:
         "Cache-Control: no-store",
         "X-Content-Type-Options: nosniff",
         "Connection: close",
+        *(f"{name}: {value}" for name, value in response.headers),
     ]
     if response.status == 405:
         lines.append("Allow: GET, HEAD")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if head_only else response.body)
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """A TCP socket that listens on a numeric address; port 0: any free one.
-
-    `::` takes IPv4 too. Raises OSError: EADDRINUSE, EADDRNOTAVAIL, EACCES; socket.gaierror for what is not an
-    address.
-    """
-    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV | socket.AI_PASSIVE
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        address, port, type=socket.SOCK_STREAM, flags=flags
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address.split("%")[0] != "::"))
-        listener.bind(where)
-        listener.listen(MOST_CONNECTIONS)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def adopt(fd: int) -> socket.socket:
-    """The listening stream socket behind a descriptor that was passed in. Raises OSError or ValueError."""
-    passed = socket.socket(fileno=fd)
-    if passed.type != socket.SOCK_STREAM or not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        passed.detach()
-        raise ValueError("not a listening stream socket")
-    return passed
-
-
-def name_of(listener: socket.socket) -> str:
-    """What a client would call it: `http://[::1]:9100/metrics`, or the path of a unix socket."""
-    where = listener.getsockname()
-    if listener.family == socket.AF_INET6:
-        return f"http://[{where[0]}]:{where[1]}/metrics"
-    if listener.family == socket.AF_INET:
-        return f"http://{where[0]}:{where[1]}/metrics"
-    return f"unix:{where if isinstance(where, str) else where.decode('utf-8', 'backslashreplace')}"

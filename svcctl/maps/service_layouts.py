@@ -138,7 +138,11 @@ class ServiceStats(Record):
 
 
 class Config(Record):
-    """struct svc_config. `drain_ns` (CLOCK_REALTIME): no drain ends before; 0: none does."""
+    """struct svc_config.
+
+    `drain_ns` (CLOCK_REALTIME): no drain ends before; 0: none does. `pending_ns`: since when a change of the
+    desired state could not be applied; 0: none waits.
+    """
 
     node_cookie: int
     flags: int
@@ -146,6 +150,7 @@ class Config(Record):
     blocked: int
     udp_affinity_seconds: int
     drain_ns: int = 0
+    pending_ns: int = 0
     reserved: bytes = b""
 
 
@@ -267,7 +272,7 @@ AFFINITY = Layout("svc_affinity", AffinityValue, "I I Q")
 REVERSE_ENTRY = Layout("svc_reverse_entry", ReverseEntry, "16s 16s H H I I I")
 REVERSE = Layout("svc_reverse", Reverse, "I I 192s")
 SERVICE_STATS = Layout("svc_service_stats", ServiceStats, "Q Q Q Q Q Q Q Q")
-CONFIG = Layout("svc_config", Config, "Q I I I I Q 32s")
+CONFIG = Layout("svc_config", Config, "Q I I I I Q Q 24s")
 NODE_KEY = Layout("svc_node_key", NodeKey, "I 16s")
 RANGE_KEY = Layout("svc_range_key", RangeKey, "I I 16s")
 SERVICE_NAME = Layout("svc_service_name", ServiceName, "255s B")

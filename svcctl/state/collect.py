@@ -96,14 +96,13 @@ def _maps(state: State) -> list[MapSample]:
     return samples
 
 
-def _attachments(state: State) -> list[AttachmentSample]:
-    """What is recorded, and the dispatcher also when it is made but attached nowhere.
+def recorded_attachments(state: State) -> list[AttachmentSample]:
+    """What is recorded as attached, and whether it is.
 
     Only root can ask the kernel about a link: links cannot be opened read-only. Others see that its pin is
     there, which keeps the link, and know that the namespace lives: they are in it, or hold it open.
     """
-    rows = list_attachments(state)
-    samples = [
+    return [
         AttachmentSample(
             row.kind,
             row.hook,
@@ -113,9 +112,14 @@ def _attachments(state: State) -> list[AttachmentSample]:
             if row.up is not None
             else (row.link_id != 0 or row.clsact) and _link_is_pinned(state, row),
         )
-        for row in rows
+        for row in list_attachments(state)
     ]
-    if state.has_dispatcher() and all(row.kind != "netns" for row in rows):
+
+
+def _attachments(state: State) -> list[AttachmentSample]:
+    """What is recorded, and the dispatcher also when it is made but attached nowhere."""
+    samples = recorded_attachments(state)
+    if state.has_dispatcher() and all(one.kind != "netns" for one in samples):
         key = netns_key(state.netns.inode)
         samples.append(AttachmentSample("netns", "sk_lookup", key.target, catalog.DISPATCH.name, False))
     return samples

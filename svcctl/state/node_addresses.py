@@ -63,6 +63,14 @@ def changes(state: State, nets: Iterable[bytes] | None = None) -> tuple[set[byte
     return wanted - have, have - wanted
 
 
+def needs_refresh(state: State) -> bool:
+    """Whether there are node ports, and `refresh` has something to change for them."""
+    if not state.has_map("config"):
+        return False
+    config = CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
+    return config.node_ports > 0 and any(changes(state))
+
+
 def refresh(writer: Writer) -> int:
     """Make the map's own addresses those the namespace has now; returns how many changed. Inside `changing()`."""
     more, fewer = changes(writer)

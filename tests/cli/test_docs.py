@@ -28,7 +28,7 @@ MAN = ROOT / "man"
 PAGES = sorted(MAN.glob("*.[1-9]"))
 ALL_WRITTEN = all(is_written(entry.module) for entry in COMMANDS.values())
 # Options of other programs that pages may mention.
-FOREIGN = frozenset({"--help", "--now", "--system"})
+FOREIGN = frozenset({"--help", "--now", "--system", "--kubeconfig", "--verb", "--resource"})
 
 
 @cache

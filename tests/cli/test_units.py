@@ -25,12 +25,15 @@ pytestmark = pytest.mark.skipif(
 # What may be the worst; the lower the better. Those that change state must keep what changing it takes.
 MOST_EXPOSED = {
     "svcctl-metrics.service": 1.5,
+    "svcctl-health.service": 2.0,
     "svcctl-save.service": 4.5,
     "svcctl-gc.service": 6.0,
     "svcctl-restore.service": 7.0,
+    "svcctl-follow.service": 6.5,
     "svcctl-load.service": 7.5,
     "svcctl-attach@.service": 6.5,
 }
+READERS = ("svcctl-metrics.service", "svcctl-health.service")
 
 
 def verify(directory: Path, *names: str) -> str:
@@ -120,11 +123,12 @@ def test_stopping_the_load_unit_stops_no_traffic() -> None:
 def test_the_state_can_be_found_from_every_unit() -> None:
     for unit in UNITS:
         assert settings(unit.name, "PrivateNetwork") == []
-        if unit.name != "svcctl-metrics.service":  # the one that only reads
+        if unit.name not in READERS:
             assert settings(unit.name, "ProtectKernelTunables") == []
 
 
-def test_the_exporter_has_no_capability() -> None:
-    assert settings("svcctl-metrics.service", "CapabilityBoundingSet") == [""]
-    assert settings("svcctl-metrics.service", "AmbientCapabilities") == []
-    assert settings("svcctl-metrics.service", "SupplementaryGroups") == ["svcctl"]
+@pytest.mark.parametrize("name", READERS)
+def test_who_only_reads_has_no_capability(name: str) -> None:
+    assert settings(name, "CapabilityBoundingSet") == [""]
+    assert settings(name, "AmbientCapabilities") == []
+    assert settings(name, "SupplementaryGroups") == ["svcctl"]

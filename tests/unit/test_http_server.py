@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from svcctl.host.http_server import adopt, listen, name_of
+from svcctl.host.listeners import adopt, listen, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 # A page that counts how often it is made, and takes its time.
 PROGRAM = """
 import sys, time
-from svcctl.host.http_server import Response, Server, listen, name_of
+from svcctl.host.http_server import Response, Server
+from svcctl.host.listeners import listen, name_of
 made = 0
-def page():
+def pages(requests):
     global made
     made += 1
     time.sleep(0.1)
-    return Response(200, "text/plain", b"%d " % made + b"x" * int(sys.argv[2]) + b"\\n")
+    return [Response(200, "text/plain", b"%d " % made + b"x" * int(sys.argv[2]) + b"\\n")] * len(requests)
 listener = listen("::1", 0)
 print(name_of(listener), listener.getsockname()[1], flush=True)
-print(Server([listener], page, timeout=float(sys.argv[1])).run(), flush=True)
+print(Server([listener], pages, timeout=float(sys.argv[1])).run(), flush=True)
 """
 
 

@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "maps": {"errors", "record", "model", "bpf"},
     "render": {"errors", "record", "model"},
     "state": {"errors", "record", "model", "host", "maps", "bpf"},
-    "cli": {"errors", "record", "model", "host", "maps", "bpf", "render", "state"},
+    "follow": {"errors", "record", "model", "host", "state"},
+    "cli": {"errors", "record", "model", "host", "maps", "bpf", "render", "state", "follow"},
 }
 VERSION_READERS = {"state", "cli"}
 """Rooms that may `import svcctl`, for its version and where its objects are."""

@@ -38,7 +38,7 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
     import gc
 
     from svcctl.cli.access import planning
-    from svcctl.cli.apply_commands import emit_plan, read_desired, refuse_outage, say
+    from svcctl.cli.apply_commands import emit_plan, end_flows, read_desired, refuse_outage, say
     from svcctl.cli.progress import Progress
     from svcctl.state.apply import carry_out, prepare
 
@@ -57,28 +57,9 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
                 progress.step("writing")
                 carry_out(writer, prepared, progress.count)
                 progress.end()
-                _end_flows(env, writer, prepared)
+                end_flows(env, writer, prepared)
     finally:
         progress.end()
         gc.enable()
     say(env, prepared.plan.notices)
     emit_plan(env, prepared.plan, dry_run=env.dry_run, unchanged=True, details=bool(env.verbosity))
-
-
-def _end_flows(env: Env, writer: Any, prepared: Any) -> None:
-    """UDP sockets that still go to backends which left. It must not make a failure of what is done."""
-    from svcctl.errors import SvcctlError
-    from svcctl.state.apply import left_backends
-
-    gone = left_backends(prepared)
-    if not gone:
-        return
-    from svcctl.state.terminate import terminate_udp
-
-    try:
-        ended = terminate_udp(writer, gone)
-    except (SvcctlError, OSError) as error:
-        env.warn(f"end UDP sockets of backends that left: {error}")
-        return
-    if ended.udp:
-        env.notice(f"ended {ended.udp} UDP socket{'' if ended.udp == 1 else 's'} of backends that left")

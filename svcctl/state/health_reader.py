@@ -1,0 +1,69 @@
+"""Reading the state again and again for `svcctl health`: cheap while nothing changes, calm while it is changed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from svcctl.errors import NotLoaded, SvcctlError
+from svcctl.model.health import Health, faults
+from svcctl.state.collect import recorded_attachments
+from svcctl.state.node_status import read_health
+from svcctl.state.session import open_reader, read_consistent
+
+if TYPE_CHECKING:
+    from svcctl.state.place import Place
+    from svcctl.state.session import Reader
+
+_CALM = 10.0
+"""Seconds for which the last good look stands when a new one fails: an upgrade, or a command with much to write."""
+
+
+class HealthReader:
+    """A look at the state for each call, never an exception. Opens what it reads, and closes it again.
+
+    The services are read only when a command has changed something since; whether programs are attached, always.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._last: Health | None = None
+        self._seen: tuple[int, int, int] | None = None
+        self._good = 0.0
+
+    def __call__(self) -> Health:
+        """The health now."""
+        now = time.monotonic()
+        try:
+            found, sure = self._look()
+        except NotLoaded as error:
+            self._last = self._seen = None
+            return Health({}, True, 0.0, 0.0, error.message)
+        except (SvcctlError, OSError) as error:
+            return self._stale(now, str(error))
+        if not sure and self._last is not None and now - self._good < _CALM:
+            return self._last
+        if sure:
+            self._good = now
+        self._last = found
+        return found
+
+    def _look(self) -> tuple[Health, bool]:
+        with open_reader(self._place) as reader:
+            seen = self._stamp(reader)
+            if self._last is not None and seen == self._seen and not seen[2] & 1:
+                rows = [(f"{one.program} ({one.hook})", one.up) for one in recorded_attachments(reader)]
+                return self._last._replace(fault=faults(rows)), True
+        found, sure = read_consistent(self._place, lambda state: (self._stamp(state), read_health(state)))
+        self._seen = found[0] if sure else None
+        return found[1], sure
+
+    def _stamp(self, reader: Reader) -> tuple[int, int, int]:
+        return (*reader.identity, reader.generation())
+
+    def _stale(self, now: float, why: str) -> Health:
+        """The last look stands for a while; without one, or for longer, the node is not well."""
+        self._seen = None
+        if self._last is None:
+            return Health({}, True, 0.0, 0.0, why)
+        return self._last if now - self._good < _CALM else self._last._replace(fault=why)

@@ -1,0 +1,60 @@
+"""What is noted of the node itself for `svcctl health`: whether balancers may use it, and changes that wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.maps import catalog, enums
+from svcctl.maps.layouts import text
+from svcctl.maps.service_layouts import CONFIG, SERVICE
+from svcctl.model.health import Health, faults, ports_of
+from svcctl.state.collect import recorded_attachments
+
+if TYPE_CHECKING:
+    from svcctl.maps.service_layouts import Config
+    from svcctl.model.health import ServiceHealth
+    from svcctl.state.session import State
+    from svcctl.state.writer import Writer
+
+
+def read_config(state: State) -> Config:
+    """The `config` record."""
+    return CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
+
+
+def needs_note(state: State, *, eligible: bool | None = None, pending_ns: int | None = None) -> bool:
+    """Whether `note_node` would write anything."""
+    now = read_config(state)
+    return _noted(now, eligible, pending_ns) != now
+
+
+def note_node(writer: Writer, *, eligible: bool | None = None, pending_ns: int | None = None) -> bool:
+    """Note what is given, if it is not so already; whether anything was written."""
+    now = read_config(writer)
+    wanted = _noted(now, eligible, pending_ns)
+    if wanted == now:
+        return False
+    with writer.changing():
+        writer.map("config").update(bytes(4), CONFIG.pack(wanted))
+    return True
+
+
+def _noted(now: Config, eligible: bool | None, pending_ns: int | None) -> Config:
+    if eligible is not None:
+        bit = enums.CONFIG_NOT_ELIGIBLE
+        now = now._replace(flags=now.flags & ~bit if eligible else now.flags | bit)
+    return now if pending_ns is None else now._replace(pending_ns=pending_ns)
+
+
+def read_health(state: State) -> Health:
+    """All that `svcctl health` answers from. As a member of the state's group; no walk but over the services."""
+    meta = state.meta()
+    ports: dict[int, ServiceHealth] = {}
+    eligible, pending = True, 0.0
+    if state.has_map(catalog.BALANCER.marker):
+        values = (SERVICE.unpack(data) for _, data in state.map("services").items())
+        ports = ports_of((text(one.name), one.health_port, one.local_ready) for one in values)
+        config = read_config(state)
+        eligible, pending = not config.flags & enums.CONFIG_NOT_ELIGIBLE, config.pending_ns / 1e9
+    attached = [(f"{one.program} ({one.hook})", one.up) for one in recorded_attachments(state)]
+    return Health(ports, eligible, pending, meta.mark_time_ns / 1e9, faults(attached))
