@@ -12,6 +12,7 @@ Each object has an owner: who asked for it in a desired state, "" for what was m
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.errors import Conflict, UsageProblem
@@ -19,20 +20,24 @@ from svcctl.model.binding import Binding, format_binding
 from svcctl.model.desired import NOTE, WARNING, Notice
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
-from svcctl.model.service import check_service, eligible
+from svcctl.model.service import Service, check_service, eligible
 from svcctl.model.service_endpoint import KIND_LOAD_BALANCER, KIND_NODE_PORT, format_frontend
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from svcctl.model.desired import Desired
-    from svcctl.model.service import Member, Service
+    from svcctl.model.service import Member
     from svcctl.model.service_endpoint import Frontend
 
 CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"
 
 API_SERVER = "default/kubernetes:https/tcp"
 """The service through which Kubernetes is reached, in small letters."""
+
+_APART = ("name", "id", "owner", "sources", "frontends", "members", "changed_ns")
+_options = itemgetter(*(n for n, field in enumerate(Service._fields) if field not in _APART))
+"""All that is said of a service, but for what has no order and what the state adds."""
 
 BY_HAND = "made by hand"
 BROKEN = "its ids were broken"
@@ -175,13 +180,6 @@ def is_same(one: Service, other: Service) -> bool:
         and set(map(_essence, one.members)) == set(map(_essence, other.members))
         and (one.sources == other.sources or set(one.sources) == set(other.sources))
     )
-
-
-def _options(service: Service) -> tuple[object, ...]:
-    return (
-        service.affinity_seconds, service.algorithm, service.internal_local, service.external_local, service.block,
-        service.drop, service.node_port, service.health_port, service.local_ready,
-    )  # fmt: skip
 
 
 def _essence(member: Member) -> tuple[object, ...]:

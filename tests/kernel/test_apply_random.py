@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from svcctl.model.service import Service, eligible
+from svcctl.model.maglev import SIZES
+from svcctl.model.service import MAGLEV, RANDOM, Service, eligible
 from svcctl.model.service_endpoint import Backend, parse_backend, parse_frontend
 from tests.kernel.test_connect_changes import clients, heard, wait_for_more
 from tests.lib import applying
@@ -87,11 +88,18 @@ class Edits(RuleBasedStateMachine):
         affinity=st.sampled_from([0, 60]),
         local=st.booleans(),
         drop=st.booleans(),
+        maglev=st.booleans(),
     )
-    def policy(self, name: str, affinity: int, local: bool, drop: bool) -> None:
+    def policy(self, name: str, affinity: int, local: bool, drop: bool, maglev: bool) -> None:
         have = self.services.get(name)
         if have is not None:
-            self.services[name] = have._replace(affinity_seconds=affinity, external_local=local, drop=drop)
+            self.services[name] = have._replace(
+                affinity_seconds=affinity,
+                external_local=local,
+                drop=drop,
+                algorithm=MAGLEV if maglev else RANDOM,
+                table_size=SIZES[0] if maglev else 0,
+            )
 
     @rule(name=st.sampled_from(NAMES))
     def remove(self, name: str) -> None:

@@ -127,7 +127,8 @@ def test_save_is_the_export_and_rests_when_nothing_changed(loaded: World, tmp_pa
     assert svc("save", file, "--dry-run").out == f"would save {file} (3 bindings, 0 services)\n"
     assert file.stat().st_ino == first.st_ino
     assert svc("save", file, "-o", "json").json["changes"] == [
-        {"action": "changed", "kind": "file", "name": str(file), "note": "3 bindings", "bindings": 3}
+        {"action": "changed", "kind": "file", "name": str(file)}
+        | {"note": "3 bindings, 0 services", "bindings": 3, "services": 0}
     ]
     assert file.stat().st_ino != first.st_ino
     assert file.read_text() == svc("export").out

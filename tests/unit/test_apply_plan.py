@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -216,3 +218,15 @@ def test_same_is_what_the_diff_of_services_says(one: Service, other: Service, ow
         one, one._replace(members=tuple(reversed(one.members)), frontends=tuple(reversed(one.frontends)))
     )
     assert is_same(one, other) == is_empty(diff(one, other))
+
+
+def test_whatever_is_said_of_a_service_makes_a_difference() -> None:
+    """A field that is added must be looked at, or an apply would pass it over."""
+    for field in Service._fields:
+        value = getattr(WEB, field)
+        other = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else ()
+        if isinstance(value, str) or value == other:
+            continue
+        changed: dict[str, Any] = {field: other}
+        same = is_same(WEB, WEB._replace(**changed))
+        assert same == (field in ("id", "changed_ns")), field
