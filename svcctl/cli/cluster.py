@@ -108,7 +108,9 @@ class Cluster:
             self._env.verbose(f"note for health checks: {error}")
 
     def node_changed(self) -> None:
-        """Have node ports served on the addresses that the node has now."""
+        """Have node ports served on the addresses that the node has now, and interfaces attached as the rules say."""
+        from svcctl.maps import catalog
+        from svcctl.state.devices import attach_new, plan_attach
         from svcctl.state.node_addresses import needs_refresh, refresh
         from svcctl.state.session import open_reader
         from svcctl.state.writer import open_writer
@@ -116,11 +118,16 @@ class Cluster:
         if self._env.dry_run:
             return
         with open_reader(place(self._env)) as reader:
-            if not needs_refresh(reader):
+            has_packets = reader.has_half(catalog.PACKETS)
+            if not needs_refresh(reader) and not (has_packets and plan_attach(reader, (), None).changes):
                 return
-        with open_writer(place(self._env), command_line()) as writer, writer.changing():
-            count = refresh(writer)
-        self._env.notice(f"node addresses: {count} changed")
+        with open_writer(place(self._env), command_line()) as writer:
+            if needs_refresh(writer):
+                with writer.changing():
+                    count = refresh(writer)
+                self._env.notice(f"node addresses: {count} changed")
+            for name in attach_new(writer):
+                self._env.notice(f"attached {name}")
 
     def reason(self, error: Exception) -> str:
         """A line, with the hint if there is one."""

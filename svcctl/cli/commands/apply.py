@@ -9,6 +9,8 @@ from svcctl.cli.options import option, verb
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
+    from svcctl.model.desired import Desired
+    from svcctl.state.writer import Writer
 
 
 @verb(
@@ -58,8 +60,18 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
                 carry_out(writer, prepared, progress.count)
                 progress.end()
                 end_flows(env, writer, prepared)
+                _note_eligibility(writer, desired)
     finally:
         progress.end()
         gc.enable()
     say(env, prepared.plan.notices)
     emit_plan(env, prepared.plan, dry_run=env.dry_run, unchanged=True, details=bool(env.verbosity))
+
+
+def _note_eligibility(writer: Writer, desired: list[Desired]) -> None:
+    """For `svcctl health`: whether the node may be sent traffic, if a source speaks of it. Writes only what is new."""
+    from svcctl.state.node_status import note_node
+
+    own = [node for one in desired for node in one.nodes if node.own]
+    if own:
+        note_node(writer, eligible=all(node.eligible for node in own))
