@@ -23,7 +23,7 @@ def outcome() -> tuple[dict[str, run.Result], list[str]]:
     return {result.kernel.series: result for result in results}, missing
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("series", kernels.SERIES)
 def test_quick_tests_pass_in(series: str, outcome: tuple[dict[str, run.Result], list[str]]) -> None:
     results, missing = outcome
