@@ -97,7 +97,9 @@ def meta(setup: Setup) -> layouts.Meta:
 
 def test_every_invariant_has_a_case() -> None:
     """Those of services are in test_check_services.py, with the other rows' service maps."""
-    assert {case.invariant for case in CASES.values()} == set(INVARIANTS) - set(SERVICE_ROWS) - set(TABLE_ROWS)
+    assert {case.invariant for case in CASES.values()} == set(INVARIANTS) - set(SERVICE_ROWS) - set(
+        TABLE_ROWS
+    )
 
 
 def test_the_table_names_the_invariants() -> None:
