@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
@@ -64,11 +63,7 @@ def find(view: View) -> Iterator[Finding]:
     indices = {known.place for known in view.tables.values()}
     for index, name in sorted(tables.pins(writer).items()):
         if index not in indices:
-            yield Finding("tables", f"pin {name} is of no table", partial(os.unlink, writer.pin(name)))
-    for key, data in writer.map("lut").items():
-        if any(data) and U32.unpack(key)[0] not in indices:
-            index = U32.unpack(key)[0]
-            yield Finding("tables", f"entry {index} of lut is of no table", partial(_drop, view, None, index))
+            yield Finding("tables", f"pin {name} is of no table", partial(_drop, view, None, index))
 
 
 def _drop(view: View, key: bytes | None, index: int) -> None:
