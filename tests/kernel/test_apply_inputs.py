@@ -1,0 +1,96 @@
+"""Manifests of people and clusters in the maps: the same whatever the order, and nothing written the second time."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svcctl.maps import catalog
+from svcctl.model.service import Service
+from svcctl.model.sources.kubernetes import desired
+from svcctl.model.sources.options import Options
+from tests.kernel.test_apply_calls import calls, writes
+from tests.lib import applying
+from tests.lib.applying import plain, plain_services, problems
+from tests.lib.balanced import Balanced
+from tests.lib.inspect_state import generation
+from tests.lib.svc import svc
+from tests.unit.kubernetes_objects import DATA, documents
+
+NOT_KUBERNETES = "45-cilium-lb-state-file.yaml"
+FILES = sorted(path.name for path in DATA.iterdir() if path.name not in (NOT_KUBERNETES, "SOURCES.tsv"))
+HERE = ("--node", "node-a", "--prune", "--force")
+SERVED = {
+    "30-terminating-one-of-two.yaml": 1,
+    "32-traffic-policy-local-both.yaml": 1,
+    "34-dualstack-nodeport-tcp-udp.yaml": 2,
+    "35-zone-hints-two-slices.yaml": 1,
+    "38-source-ranges-externalips.yaml": 1,
+    "40-same-slice-name-two-namespaces.yaml": 2,
+    "48-kubectl-get-all-three-kinds.json": 2,
+}
+"""Files with services that have an address -> how many services of one port."""
+LATER = 40 * 24 * 3600 * 10**9
+
+
+def items(name: str) -> list[Any]:
+    """A file's objects, taken out of its lists."""
+    found: list[Any] = []
+    for each in documents(name):
+        if each is not None:
+            found += each["items"] if str(each.get("kind", "")).endswith("List") else [each]
+    return found
+
+
+def wanted(name: str) -> dict[str, Service]:
+    """What the rules make of a file, which the unit tests hold against what is known of it."""
+    return {each.name: plain(each) for each in desired(documents(name), Options(node="node-a")).services}
+
+
+def everything() -> dict[str, dict[bytes, bytes]]:
+    """What writers write of services, arrays that are mostly zero left out, and what is noted of writers."""
+    small = [name for name, shape in catalog.SERVICE_MAPS.items() if shape.usage is not None]
+    return applying.maps([*small, "config", "meta", "writers"])
+
+
+def test_every_file_in_any_order(balanced: Balanced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all files one after the other on one state: each leaves what it asks for, and nothing of those before."""
+    file, now = tmp_path / "objects.json", time.time_ns
+    served = {}
+    draw = random.Random(4)
+    for name in draw.sample(FILES, len(FILES)):
+        objects, want = items(name), wanted(name)
+        turned = draw.sample(objects, len(objects))
+        file.write_text("\n".join(json.dumps(each, default=str) for each in turned))
+        svc("apply", "-f", file, *HERE)
+        assert plain_services() == want, name
+        before, stood = generation(), everything()
+        for again in (DATA / name, file):
+            # Only the clock has moved, far enough for whatever looks at it.
+            with monkeypatch.context() as moved:
+                moved.setattr("time.time_ns", lambda: now() + LATER)
+                counts = svc("apply", "-f", again, *HERE, "-o", "json").json["counts"]
+            assert counts == {"created": 0, "changed": 0, "deleted": 0, "unchanged": len(want)}, name
+            assert generation() == before, name
+        assert everything() == stood, name
+        if want:
+            served[name] = len(want)
+    assert problems() == []
+    assert served == SERVED
+
+
+def test_a_clusters_objects_again_are_no_writing_call(balanced: Balanced, tmp_path: Path) -> None:
+    """What the node is noted for is part of it."""
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    words = ("apply", "-f", DATA / "48-kubectl-get-all-three-kinds.json", "--node", "node-b", "--prune")
+    assert writes(calls(tmp_path, *words))
+    found = calls(tmp_path, *words)
+    assert found
+    assert not writes(found), found
