@@ -154,6 +154,7 @@ enum svc_config_flag {
 	SVC_CONFIG_NODE_IS_INIT = 2, /* compare with the initial namespace */
 	SVC_CONFIG_EXCLUDE_UDP = 4,
 	SVC_CONFIG_NOT_ELIGIBLE = 8, /* load balancers should send this node nothing more */
+	SVC_CONFIG_FLOWS_LEFT = 16, /* an apply has not yet ended UDP flows of backends that left */
 };
 
 struct svc_config {

@@ -284,13 +284,19 @@ def emit_plan(env: Env, plan: ApplyPlan, *, dry_run: bool, unchanged: bool, deta
 def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
     """End UDP sockets that still go to backends which left: how many. It must not make a failure of what is done."""
     from svcctl.state.apply import left_backends
+    from svcctl.state.flows_left import backends_nobody_has, note_flows
     from svcctl.state.terminate import terminate_udp
 
     gone = left_backends(prepared)
-    if not gone:
+    if not gone and not prepared.flows_left:
         return 0
     try:
-        ended = terminate_udp(writer, gone)
+        try:
+            ended = terminate_udp(writer, backends_nobody_has(writer) if prepared.flows_left else gone)
+        except (SvcctlError, OSError):
+            note_flows(writer, False)  # each apply would fail at it again
+            raise
+        note_flows(writer, False)
     except (SvcctlError, OSError) as error:
         env.warn(f"end UDP sockets of backends that left: {error}")
         return 0

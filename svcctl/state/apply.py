@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 
 
 class Prepared(NamedTuple):
-    """A plan against a state: what is decided, and what that writes. `nets`: where node ports are to be served."""
+    """A plan against a state: what is decided, and what that writes.
+
+    `nets`: where node ports are to be served. `flows_left`: an apply died before it had ended UDP flows.
+    """
 
     plan: ApplyPlan
     services: Changes | None
     nets: NetChanges | None
+    flows_left: bool = False
 
     @property
     def writes(self) -> bool:
@@ -49,6 +53,7 @@ def prepare(
     Raises NotLoaded where the half is missing that services or bindings need, Conflict, UsageProblem, Full.
     """
     from svcctl.state.bindings import read_labels
+    from svcctl.state.flows_left import flows_left
     from svcctl.state.owners import read_owners
 
     has_services = state.has_half(catalog.BALANCER)
@@ -71,7 +76,7 @@ def prepare(
         have = Have(services, snapshot.faults, snapshot.shared, bindings, owners)
     plan = plan_apply(desired, have, prune=prune, force=force, now_ns=time.time_ns())
     changes = _plan_services(state, plan, snapshot) if snapshot is not None else None
-    return Prepared(plan, changes, _plan_nets(state, desired) if has_services else None)
+    return Prepared(plan, changes, _plan_nets(state, desired) if has_services else None, flows_left(state))
 
 
 def _snapshot(state: State) -> Snapshot:
@@ -111,6 +116,10 @@ def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int],
     if not prepared.writes:
         return
     with writer.changing():
+        if left_backends(prepared):
+            from svcctl.state.flows_left import note_flows
+
+            note_flows(writer, True)
         if prepared.nets is not None:
             write_nets(writer, prepared.nets)
         if prepared.services is not None:

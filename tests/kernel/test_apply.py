@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -327,6 +330,49 @@ def test_udp_sockets_of_backends_that_left_are_ended(balanced: Balanced, tmp_pat
             svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\n"), "--prune")
             with pytest.raises(OSError, match="Destination address required"):
                 here.send(b"?")
+
+
+@pytest.mark.parametrize(
+    "where", ["svcctl.state.change_write.apply_changes", "svcctl.state.terminate.terminate_udp"]
+)
+def test_killed_before_it_ended_udp_sockets(balanced: Balanced, tmp_path: Path, where: str) -> None:
+    """The backends are gone by then and nothing tells what they were; the next apply ends the flows all the same."""
+    first, second = balanced.farm.many(2, "udp")
+    text = f"version: 1\nservices:\n  - {{name: dns, frontends: ['{VIP}:53/udp'], backends: [BACKEND]}}\n"
+    after = put(tmp_path, text.replace("BACKEND", second))
+    before = tmp_path / "before.yaml"
+    before.write_text(text.replace("BACKEND", first))
+    svc("apply", "-f", before)
+    module = importlib.import_module(where.rpartition(".")[0])
+    function = where.rpartition(".")[2]
+    with balanced.client(VIP, 53, "udp") as gone:
+        child = os.fork()
+        if child == 0:
+            done = getattr(module, function)
+
+            def die(*words: object) -> None:
+                if function == "apply_changes":
+                    done(*words)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            setattr(module, function, die)
+            try:
+                svc("apply", "-f", after)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        with balanced.client(VIP, 53, "udp") as kept:
+            assert balanced.stands(kept)[0][0] == second
+            ran = svc("apply", "-f", after)
+            assert "1 unchanged" in ran.out
+            assert "ended 1 UDP socket of backends that left" in ran.err
+            with pytest.raises(ConnectionAbortedError):
+                gone.recv(10)
+            assert kept.getpeername() == (VIP, 53)
+        ended = generation()
+        assert "ended" not in svc("apply", "-f", after).err
+        assert generation() == ended
+    assert problems() == []
 
 
 def test_in_a_batch_and_as_a_reader(balanced: Balanced, tmp_path: Path) -> None:
