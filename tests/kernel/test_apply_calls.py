@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.lib.balanced import balanced
-from tests.lib.svc import svc_process
+from tests.lib.stranger import as_stranger
+from tests.lib.svc import svc, svc_process
 from tests.lib.world import World
 
 COUNT = 300
@@ -66,3 +69,17 @@ def test_writing_calls(world: World, tmp_path: Path) -> None:
         # One change is as many writes whatever else there is, and many changes are no more system calls.
         assert writes(one_of_many) == writes(one_of_few), (one_of_few, one_of_many)
         assert writes(cold) <= writes(cold_few) + 30, (cold_few, cold)
+
+
+def test_check_of_a_file_takes_neither_kernel_nor_rights(tmp_path: Path) -> None:
+    """As anybody, in a place where there is no state; not one bpf() call."""
+    file = file_of(tmp_path, 10)
+    if shutil.which("strace") is not None:
+        assert not calls(tmp_path, "check", "-f", file)
+    with tempfile.TemporaryDirectory() as open_to_all:
+        os.chmod(open_to_all, 0o755)
+        copy = shutil.copy(file, open_to_all)
+        assert as_stranger(lambda: svc("check", "-f", copy).out) == "native: 10 services\n"
+        wrong = shutil.copy(file_of(tmp_path, 1, 0), open_to_all)
+        Path(wrong).write_text(Path(wrong).read_text().replace("8080", "80800"))
+        assert "80800" in as_stranger(lambda: svc("check", "-f", wrong, code=2).err)

@@ -21,17 +21,22 @@ from tests.lib.child import Child
 from tests.lib.servers import Server
 
 LONG = os.environ.get("SVCCTL_LONG") == "1"
-EXAMPLES, STEPS = (60, 60) if LONG else (12, 40)
+EXAMPLES, STEPS = (60, 60) if LONG else (10, 40)
 
-PORTS = (80, 81, 82)
+
+def place(address: str, port: int) -> str:
+    """A frontend's text."""
+    return f"[{address}]:{port}/tcp" if ":" in address else f"{address}:{port}/tcp"
+
+
+PLACES = ((VIP, 80), (VIP, 81), (VIP, 82), ("10.96.0.20", 443), ("fd00::10", 80))
+"""Where clients connect all the time."""
 NAMES = ("one", "two", "three")
+NAMED = ("a", "b", "c", "d")
 LISTENING = [f"127.0.2.{n}:8080" for n in range(1, 4)]
-FRONTS = [f"{VIP}:{port}/tcp" for port in PORTS] + [
-    f"{VIP}:80/udp",
-    "[fd00::10]:80/tcp",
-    "10.96.0.20:443/tcp",
-]
-BACKENDS = [*LISTENING, "[fd00::1]:80"]
+LISTENING.append("[fd00::1]:8080")
+FRONTS = [place(*each) for each in PLACES] + [f"{VIP}:80/udp"]
+BACKENDS = [*LISTENING, "[fd00::2]:80"]
 
 
 class Edits(RuleBasedStateMachine):
@@ -109,9 +114,9 @@ class Edits(RuleBasedStateMachine):
     def apply(self, again: bool) -> None:
         """Clients of a frontend whose old and new set share a backend must not notice."""
         kept = [
-            (port, one)
-            for port, one in zip(PORTS, self.clients, strict=True)
-            if served(self.applied, port) & served(self.services, port)
+            (where, one)
+            for where, one in zip(FRONTS, self.clients, strict=False)
+            if served(self.applied, where) & served(self.services, where)
         ]
         before = []
         for _, one in kept:
@@ -119,13 +124,13 @@ class Edits(RuleBasedStateMachine):
             before.append(heard(one))
         apply(desired(*self.services.values()))
         self.applied = dict(self.services)
-        for (port, one), old in zip(kept, before, strict=True):
+        for (where, one), old in zip(kept, before, strict=True):
             wait_for_more(one, 2)
             new = heard(one)
             failed = {
-                text: count for text, count in new.items() if text not in "abc" and count != old.get(text)
+                text: count for text, count in new.items() if text not in NAMED and count != old.get(text)
             }
-            assert not failed, f"port {port}: {failed}"
+            assert not failed, f"{where}: {failed}"
         if again:
             assert not apply(desired(*reversed(self.services.values()))).writes
         self.is_what_was_asked_for()
@@ -141,23 +146,25 @@ class Edits(RuleBasedStateMachine):
         assert counts["service_members"] == sum(len(one.members) for one in self.applied.values())
 
 
-def served(services: dict[str, Service], port: int) -> set[Backend]:
-    """Backends that listen and that new connections to a port of VIP may get."""
-    frontend = parse_frontend(f"{VIP}:{port}/tcp")
+def served(services: dict[str, Service], where: str) -> set[Backend]:
+    """Backends that listen and that new connections to a frontend may get."""
+    frontend = parse_frontend(where)
     listening = set(map(parse_backend, LISTENING))
     for one in services.values():
         if any(each.frontend == frontend for each in one.frontends):
-            return {member.backend for member in eligible(one.members, 4)} & listening
+            return {member.backend for member in eligible(one.members, frontend.family)} & listening
     return set()
 
 
 @pytest.mark.timeout(900)
 def test_random_edits(balanced: Balanced, server: Server) -> None:
-    for name, backend in zip("abc", LISTENING, strict=True):
-        server.open(name, address=backend.partition(":")[0], port=8080)
+    balanced.world.sh("ip addr add fd00::1/128 dev lo nodad")
+    for name, backend in zip(NAMED, LISTENING, strict=True):
+        address = backend.rpartition(":")[0].strip("[]")
+        server.open(name, address=address, port=8080, family=6 if ":" in address else 4)
     with contextlib.ExitStack() as stack:
         Edits.balanced = balanced
-        Edits.clients = [stack.enter_context(clients(VIP, port, 1)) for port in PORTS]
+        Edits.clients = [stack.enter_context(clients(*each, 1)) for each in PLACES]
         run_state_machine_as_test(
             Edits,
             settings=settings(

@@ -35,7 +35,7 @@ from collections import Counter
 heard, stop, done, met = Counter(), threading.Event(), [], []
 
 def tcp(address, port):
-    s = socket.socket()
+    s = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET)
     s.settimeout(60)
     try:
         s.connect((address, port))
