@@ -375,6 +375,27 @@ def test_killed_before_it_ended_udp_sockets(balanced: Balanced, tmp_path: Path, 
     assert problems() == []
 
 
+def test_what_a_hand_did_to_a_backend_is_undone(balanced: Balanced, tmp_path: Path) -> None:
+    """State and weight come from the input, never from the maps; and what a hand added goes, what it deleted comes back."""
+    backends = balanced.farm.many(3)
+    text = f"version: 1\nservices:\n  - {{name: web, frontends: ['{VIP}:80/tcp'], backends: {json.dumps(backends)}}}\n"
+    file = put(tmp_path, text)
+    svc("apply", "-f", file)
+    before = plain_services()
+    svc("backend", "drain", "web", backends[0], "--after", 1000)
+    svc("backend", "set", "web", backends[1], "--weight", 9)
+    svc("backend", "delete", "web", backends[2])
+    svc("backend", "add", "web", "127.0.1.9:8080")
+    assert "service web changed" in svc("apply", "-f", file).out
+    assert plain_services() == before
+    assert set(balanced.ask_often(60, VIP, 80)) == set(backends)
+    for backend in backends:
+        svc("backend", "set", "web", backend, "--state", "down")
+    assert "service web changed" in svc("apply", "-f", file).out
+    assert plain_services() == before
+    assert problems() == []
+
+
 def test_in_a_batch_and_as_a_reader(balanced: Balanced, tmp_path: Path) -> None:
     file = put(tmp_path, FILE)
     lines = tmp_path / "lines"

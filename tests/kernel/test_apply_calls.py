@@ -78,8 +78,10 @@ def test_check_of_a_file_takes_neither_kernel_nor_rights(tmp_path: Path) -> None
         assert not calls(tmp_path, "check", "-f", file)
     with tempfile.TemporaryDirectory() as open_to_all:
         os.chmod(open_to_all, 0o755)
-        copy = shutil.copy(file, open_to_all)
+        copy, wrong = Path(open_to_all, "services"), Path(open_to_all, "wrong")
+        copy.write_text(file.read_text())
+        wrong.write_text(file.read_text().replace("8080", "80800"))
+        for each in (copy, wrong):
+            each.chmod(0o644)
         assert as_stranger(lambda: svc("check", "-f", copy).out) == "native: 10 services\n"
-        wrong = shutil.copy(file_of(tmp_path, 1, 0), open_to_all)
-        Path(wrong).write_text(Path(wrong).read_text().replace("8080", "80800"))
         assert "80800" in as_stranger(lambda: svc("check", "-f", wrong, code=2).err)

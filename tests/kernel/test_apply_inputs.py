@@ -21,7 +21,7 @@ from tests.lib.applying import plain, plain_services, problems
 from tests.lib.balanced import Balanced
 from tests.lib.inspect_state import generation
 from tests.lib.svc import svc
-from tests.unit.kubernetes_objects import DATA, documents
+from tests.unit.kubernetes_objects import DATA, documents, endpoint, endpoint_slice, node, service
 
 NOT_KUBERNETES = "45-cilium-lb-state-file.yaml"
 FILES = sorted(path.name for path in DATA.iterdir() if path.name not in (NOT_KUBERNETES, "SOURCES.tsv"))
@@ -94,3 +94,42 @@ def test_a_clusters_objects_again_are_no_writing_call(balanced: Balanced, tmp_pa
     found = calls(tmp_path, *words)
     assert found
     assert not writes(found), found
+
+
+def hostile() -> dict[str, str]:
+    """Manifests that nobody should apply, each beside a service that is as it was."""
+    many = [endpoint(f"10.{244 + n // 62500}.{n // 250 % 250}.{n % 250 + 1}") for n in range(10_000)]
+    service_text = json.dumps(service())
+    listed = '{"apiVersion": "v1", "kind": "List", "items": [%s]}'
+    return {
+        "more endpoints than there is room for": json.dumps(
+            {"apiVersion": "v1", "kind": "List", "items": [service(), endpoint_slice(*many), node("node-a")]}
+        ),
+        "a name with control characters": listed % service_text.replace('"web"', '"web\\u001b[31m"'),
+        "a port that is no number": listed % service_text.replace(": 80", ": NaN"),
+        "a key twice": listed % service_text.replace('"spec": {', '"spec": {}, "spec": {'),
+        "depth": listed % ("[" * 5000 + "]" * 5000),
+        "cut short": (listed % service_text)[:-20],
+    }
+
+
+@pytest.mark.parametrize("name", hostile())
+def test_hostile_manifests_change_nothing(balanced: Balanced, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "objects"
+    file.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "List",
+                "items": [service(), endpoint_slice("10.244.1.1"), node("node-a")],
+            }
+        )
+    )
+    svc("apply", "-f", file, "--node", "node-a", "--prune")
+    before, stood = generation(), everything()
+    file.write_text(hostile()[name])
+    ran = svc("apply", "-f", file, *HERE, code=None)
+    assert ran.code != 0
+    assert len([line for line in ran.err.splitlines() if line.startswith("svcctl: error: ")]) == 1
+    assert "\033" not in ran.err
+    assert (generation(), everything()) == (before, stood)
