@@ -13,6 +13,7 @@ import pytest
 from svcctl.model.constants import TCP
 from svcctl.model.desired import KUBERNETES
 from svcctl.model.prefix import parse_prefix
+from svcctl.state.node_status import read_health
 from svcctl.state.owners import note_owners, read_owners
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
@@ -455,4 +456,32 @@ def test_kubernetes_and_what_may_be_an_outage(balanced: Balanced, tmp_path: Path
     counts = {name: len(one.members) for name, one in plain_services().items()}
     assert counts == {"default/kubernetes:https/tcp": 1, "default/web:https/tcp": 0}
     assert {one.owner for one in plain_services().values()} == {KUBERNETES}
+    assert problems() == []
+
+
+def test_whether_the_node_is_to_be_sent_traffic_is_noted(balanced: Balanced, tmp_path: Path) -> None:
+    """For health checks: by the Node's taint, written when it changes, and left as it is by a source without nodes."""
+
+    def eligible() -> bool:
+        with open_reader(Place()) as reader:
+            return read_health(reader).eligible
+
+    here = ("--node", "node-a", "--prune")
+    plain = kubernetes("Service", "EndpointSlice", "Node")
+    objects = json.loads(plain)
+    objects["items"][-1]["spec"] = {
+        "taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]
+    }
+    svc("apply", "-f", put(tmp_path, plain), *here)
+    assert eligible()
+    tainted = put(tmp_path, json.dumps(objects))
+    assert "2 unchanged" in svc("apply", "-f", tainted, *here).out
+    assert not eligible()
+    before = generation()
+    svc("apply", "-f", tainted, *here)
+    svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\n"))
+    assert generation() == before
+    assert not eligible()
+    svc("apply", "-f", put(tmp_path, plain), *here)
+    assert eligible()
     assert problems() == []

@@ -249,6 +249,21 @@ def test_new_addresses_serve_node_ports(balanced: Balanced, api: ApiServer, tmp_
     assert svc("check").code == 0
 
 
+def test_new_interfaces_are_attached_as_the_rules_say(
+    balanced: Balanced, api: ApiServer, tmp_path: Path
+) -> None:
+    svc("attach", "dev", "work*", "--role", "workload", "--max-flows", 4096)
+    with follow(api, tmp_path) as one:
+        wait_taken(balanced, BACKENDS[0])
+        balanced.world.sh("ip link add work0 type veth peer name other0")
+        one.wait_said("attached work0")
+        assert "other0" not in one.err
+        balanced.world.sh("ip link del work0; ip link add work1 type veth peer name other0")
+        one.wait_said("attached work1")
+    assert svc("check").code == 0
+    assert "detached work1" in svc("detach", "dev", "--all").out
+
+
 def test_health_as_the_cluster_says(balanced: Balanced, api: ApiServer, tmp_path: Path) -> None:
     ports: dict[str, Any] = {"healthCheckNodePort": 30999, "externalTrafficPolicy": "Local"}
     api.put(service("web", VIP, type="LoadBalancer", **ports))
