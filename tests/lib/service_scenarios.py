@@ -221,7 +221,8 @@ class Apply(Services):
         self.undo()
 
     def _service(self, name: str, addresses: list[str], backends: list[str]) -> dict[str, object]:
-        frontends = [f"{address}:{PLAIN}/tcp" for address in addresses]
+        # By UDP, too, so that it is noted that flows are to be ended.
+        frontends = [f"{address}:{PLAIN}/{kind}" for address in addresses for kind in ("tcp", "udp")]
         return {"name": name, "frontends": frontends, "backends": backends}
 
     def _write(
