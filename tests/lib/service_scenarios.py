@@ -204,7 +204,6 @@ class Apply(Services):
     """Services made, changed and deleted, one with source ranges and a node port; a frontend that moves; a binding."""
 
     name = "apply"
-    skip = 6
     questions = ((VIP, PLAIN, "tcp"), (OTHER, PLAIN, "tcp"), ("127.7.0.3", PLAIN, "tcp"), *KEPT)
     old = ["web", "web", "plain", "web"]
     new = ["blue", "plain", "web", "web"]
