@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import statistics
-import struct
 import subprocess
 import tempfile
 from functools import partial
@@ -83,13 +82,15 @@ def measure(report: Report) -> None:
                 stack.enter_context(_svcctl(way))
             else:
                 _rules(way)
+        last = max((way for way in WAYS if way.kind == "svcctl"), key=lambda way: way.count)
+        with _inside(last.node):
+            measure_unserved(report, f"{last.count:,} services, no flow", f"{last.node}c", goal=True)
         found = _rounds(program)
         for mode, what in MODES.items():
             _report(report, mode, what, {way: found[way, mode] for way in WAYS})
         _growth(report, found)
-        last = max((way for way in WAYS if way.kind == "svcctl"), key=lambda way: way.count)
         with _inside(last.node):
-            measure_unserved(report, last.count, f"{last.node}c")
+            measure_unserved(report, "right after all these connections", f"{last.node}c", goal=False)
 
 
 def _report(report: Report, mode: str, what: str, found: dict[Way, list[Took]]) -> None:
