@@ -27,7 +27,7 @@ class Echo:
     def __init__(self, pod: Pod, port: int) -> None:
         self.listener = pod.listen(port)
         self.threads: list[threading.Thread] = []
-        self.open: set[socket.socket] = set()
+        self.open: set[tuple[object, socket.socket]] = set()  # a client's address, and the connection
         self._start(self._accept)
 
     def _start(self, work: object, *args: object) -> None:
@@ -39,21 +39,22 @@ class Echo:
         self.listener.settimeout(None)
         with contextlib.suppress(OSError):  # shut down
             while True:
-                one, _ = self.listener.accept()
+                one, peer = self.listener.accept()
                 self.threads = [each for each in self.threads if each.is_alive()]  # the first is this one
-                self.open.add(one)
-                self._start(self._serve, one)
+                self.open.add((peer, one))
+                self._start(self._serve, peer, one)
 
-    def _serve(self, one: socket.socket) -> None:
+    def _serve(self, peer: object, one: socket.socket) -> None:
         with one, contextlib.suppress(OSError):  # reset; or nothing came for so long
             one.settimeout(PATIENCE)
             while data := one.recv(PIECE):
                 one.sendall(data)
-        self.open.discard(one)
+        self.open.discard((peer, one))
 
     def settle(self, client: socket.socket) -> None:
         """Wait until everything that either end of an open connection has sent is acknowledged."""
-        (server,) = (one for one in list(self.open) if one.getpeername() == client.getsockname())
+        own = client.getsockname()
+        (server,) = (one for peer, one in list(self.open) if peer == own)
         until = time.monotonic() + PATIENCE
         while any(unacknowledged(one) for one in (client, server)):
             assert time.monotonic() < until, "bytes are under way"
@@ -63,7 +64,7 @@ class Echo:
         """End it, and connections whose client is heard no more."""
         self.listener.shutdown(socket.SHUT_RDWR)
         self.threads[0].join()
-        for one in list(self.open):
+        for _, one in list(self.open):
             with contextlib.suppress(OSError):  # closed meanwhile
                 one.shutdown(socket.SHUT_RDWR)
         for thread in self.threads:
