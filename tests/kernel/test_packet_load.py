@@ -35,6 +35,8 @@ class Here(NamedTuple):
     client: Pod
     backend: Pod
     server: Echo
+    direct: Echo
+    """On another port: a client's port may serve a connection to it and one to the service."""
 
 
 @pytest.fixture(params=("tcx", "clsact") if LONG else ("",))
@@ -48,11 +50,12 @@ def here(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.Monke
     with pods(2) as (client, backend):
         svc("attach", "dev", *WORKLOADS, *SMALL)
         svc("service", "add", "web", "--frontend", f"{VIP}:80/tcp", "--backend", f"{backend.address}:8080")
-        server = Echo(backend, 8080)
+        server, direct = Echo(backend, 8080), Echo(backend, 8081)
         try:
-            yield Here(client, backend, server)
+            yield Here(client, backend, server, direct)
         finally:
             server.close()
+            direct.close()
 
 
 def test_upgrades(here: Here) -> None:
@@ -76,8 +79,8 @@ def test_upgrades(here: Here) -> None:
 
 def test_detach_and_unload(here: Here) -> None:
     """What passes untranslated goes on to its last byte; what is translated, if it is attached again in silence."""
-    client, backend, server = here
-    traffic = Traffic(client, (backend.address, 8080), SIZE // 4, CONNECTIONS // 3, RATE)
+    client, backend, server, _ = here
+    traffic = Traffic(client, (backend.address, 8081), SIZE // 4, CONNECTIONS // 3, RATE)
     try:
         with client.socket() as quiet:
             quiet.connect((VIP, 80))
