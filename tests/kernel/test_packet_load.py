@@ -18,6 +18,7 @@ from tests.lib.balanced import VIP
 from tests.lib.echo import Echo, Traffic
 from tests.lib.pods import Pod, pods
 from tests.lib.svc import svc
+from tests.lib.veths import wait
 from tests.lib.world import World
 
 pytestmark = pytest.mark.timeout(600)
@@ -99,6 +100,12 @@ def test_detach_and_unload(here: Here) -> None:
             svc("unload", "--yes")
             traffic.go_on()
             assert refused(client)
+            # As the manual says: the backend is reset by a host that does not know it, the client is not told.
+            end = server.end_of(quiet)
+            end.sendall(b"?")
+            wait(lambda: not server.is_open(end))
+            assert quiet.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+            assert quiet.getpeername() == (VIP, 80)
         traffic.finish()
     finally:
         traffic.close()

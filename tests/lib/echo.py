@@ -51,14 +51,23 @@ class Echo:
                 one.sendall(data)
         self.open.discard((peer, one))
 
-    def settle(self, client: socket.socket) -> None:
-        """Wait until everything that either end of an open connection has sent is acknowledged."""
+    def end_of(self, client: socket.socket) -> socket.socket:
+        """The other end of an open connection."""
         own = client.getsockname()
         (server,) = (one for peer, one in list(self.open) if peer == own)
+        return server
+
+    def settle(self, client: socket.socket) -> None:
+        """Wait until everything that either end of an open connection has sent is acknowledged."""
+        server = self.end_of(client)
         until = time.monotonic() + PATIENCE
         while any(unacknowledged(one) for one in (client, server)):
             assert time.monotonic() < until, "bytes are under way"
             time.sleep(0.005)
+
+    def is_open(self, server: socket.socket) -> bool:
+        """Whether a connection has not come to its end."""
+        return any(one is server for _, one in list(self.open))
 
     def close(self) -> None:
         """End it, and connections whose client is heard no more."""
