@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 
@@ -14,46 +12,14 @@ import pytest
 
 from svcctl.bpf import probe
 from tests.lib.balanced import VIP
+from tests.lib.echo import RESET, Echo
 from tests.lib.pods import Pod, pods
 from tests.lib.svc import svc
 from tests.lib.veths import wait
 from tests.lib.world import World
 
 SMALL = ("--max-flows", 20000, "--max-services", 64, "--max-backends", 64, "--max-sockets", 1000)
-RESET = struct.pack("ii", 1, 0)
 PIECE = bytes(range(256)) * 64
-
-
-class Echo:
-    """A server in a pod that sends back what it gets, each connection in a thread of its own."""
-
-    def __init__(self, pod: Pod, port: int) -> None:
-        self.listener = pod.listen(port)
-        self.threads: list[threading.Thread] = []
-        self._start(self._accept)
-
-    def _start(self, work: object, *args: object) -> None:
-        thread = threading.Thread(target=work, args=args)  # type: ignore[arg-type]
-        self.threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        self.listener.settimeout(None)
-        with contextlib.suppress(OSError):  # shut down
-            while True:
-                one, _ = self.listener.accept()
-                self._start(self._serve, one)
-
-    def _serve(self, one: socket.socket) -> None:
-        with one, contextlib.suppress(ConnectionResetError):
-            while data := one.recv(1 << 16):
-                one.sendall(data)
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        for thread in self.threads:
-            thread.join()
-        self.listener.close()
 
 
 class Clients:

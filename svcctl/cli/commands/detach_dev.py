@@ -23,7 +23,8 @@ def command(env: Env, names: tuple[str, ...], everything: bool) -> None:
     """Detach the packet path from interfaces; services and remembered flows stay.
 
     A pattern that is a rule ends as one. What is not attached is left alone, a name that no interface has
-    included. Translated connections that pass the interfaces break.
+    included. Translated connections that pass the interfaces break, unless nothing is sent until they are
+    attached again.
     """
     from svcctl.cli.access import planning
     from svcctl.state.devices import apply_detach, plan_detach

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def command(env: Env, yes: bool) -> None:
     """Detach everything and remove the state directory with all bindings, registrations and services.
 
-    Looks at no map, so it clears broken or incompatible state as well. Established connections go on. Asks on a
-    terminal; elsewhere --yes is needed.
+    Looks at no map, so it clears broken or incompatible state as well. Established connections go on, but for those
+    that the packet path translates: svcctl-outgoing(8), 'Packets'. Asks on a terminal; elsewhere --yes is needed.
     """
     from svcctl.cli.access import place
     from svcctl.state.unload import find_directory, unload
