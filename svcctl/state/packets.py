@@ -30,7 +30,7 @@ DEFAULTS = PacketConfig(
     fragment_ms=30_000,
     first_port=20_000,
     ports=10_000,
-    reserved=bytes(92),
+    reserved=bytes(80),
 )
 """What a new packet path has."""
 TIMEOUTS = {
