@@ -219,7 +219,9 @@ def _swap_all(
 
             settings = [maps["packet_config"]]
             if "packet_config" in fresh:
-                settings.append(stack.enter_context(Map.open_pinned(writer.pin(catalog.NEXT + "packet_config"))))
+                settings.append(
+                    stack.enter_context(Map.open_pinned(writer.pin(catalog.NEXT + "packet_config")))
+                )
             hold = stack.enter_context(carry.holding(settings))
             for one in following:
                 if isinstance(one, carry.Flows):

@@ -96,10 +96,11 @@ class Talk:
                 while not (data := end.recv(64)).endswith(b"!"):
                     assert data, "closed early"
         self.datagrams.send(b"!")
-        wait(lambda: self.echo() or self.has_answer())
+        wait(self.has_answer)
 
     def has_answer(self) -> bool:
         """Whether the last datagram was answered."""
+        self.echo()
         self.datagrams.setblocking(False)
         try:
             return self.datagrams.recv(8) == b"!"
@@ -190,7 +191,7 @@ def _bring(old: Map, new: Map) -> None:
         put(old, number, 100)
     copied = carry.Flows("flows", old, new)
     copied.copy()
-    assert have() == {number: (100, 0) for number in range(1, 6)}
+    assert have() == dict.fromkeys(range(1, 6), (100, 0))
     put(old, 1, 100, enums.SEEN_FIN)  # closed within the grain of times
     put(old, 2, 200)
     put(new, 2, 150)
