@@ -19,7 +19,7 @@ from svcctl.model.service import (
     ServiceFrontend,
     blocks_of,
     frontend_flags,
-    same_set,
+    same_choice,
 )
 from svcctl.model.service_endpoint import KIND_NAMES, STATE_NAMES, format_backend, format_frontend
 
@@ -122,7 +122,7 @@ def diff(have: Service | None, want: Service | None) -> ServicePlan:
         tuple(
             key
             for key in sorted({*old_sets, *new_sets})
-            if not same_set(old_sets.get(key), new_sets.get(key))
+            if not same_choice(old_sets.get(key), new_sets.get(key))
         ),
         tuple(sorted(new_lanes - old_lanes)),
         tuple(sorted(old_lanes - new_lanes)),

@@ -358,6 +358,34 @@ def test_backend_gone(lab: Lab, kept: bool) -> None:
     assert lab.path.drops("backend_gone") == 2
 
 
+@pytest.mark.parametrize(
+    "how",
+    [("--state", "draining"), ("--state", "down"), ("--weight", 0)],
+    ids=["draining", "down", "no-weight"],
+)
+def test_backend_gone_but_another_services(lab: Lab, how: tuple[object, ...]) -> None:
+    """A member that rests keeps its flows, first and when others come and go; one that left does not, whoever else
+    has it."""
+    lab.made.add("other", "10.96.0.50:80/tcp", backends=[f"{BACKEND}:8080"])
+    lab.connect()
+    lab.out("udp")
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    svc("backend", "set", "web", f"{BACKEND}:8080", *how)
+    for _ in range(2):
+        assert lab.out("udp").destination == BACKEND
+        assert lab.out(flags="A").destination == BACKEND
+        assert lab.back(flags="A").source == VIP
+        assert {lab.out("udp", port=port).destination for port in range(6000, 6020)} == {OTHER}
+        svc("backend", "add", "web", "10.244.0.98:8080,weight=0")
+        svc("backend", "delete", "web", "10.244.0.98:8080")
+    assert svc("check").out == "no problems found\n"
+    svc("backend", "delete", "web", f"{BACKEND}:8080")
+    assert lab.out("udp").destination == OTHER
+    sent = lab.out(flags="PA", seq=200, ack=700)
+    assert (sent.verdict, sent.packet[TCPLayer].flags) == (REDIRECT, "R")
+    assert svc("check").out == "no problems found\n"
+
+
 def test_reset_by_command(lab: Lab) -> None:
     """A bit in the client's entry: its next packet is answered by a RST."""
     lab.connect()
