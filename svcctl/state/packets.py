@@ -105,6 +105,13 @@ def read_config(state: State) -> PacketConfig:
     return PACKET_CONFIG.unpack(data or bytes(PACKET_CONFIG.size))
 
 
+def end_hold(writer: Writer) -> None:
+    """Have flows opened again at once (`carry.holding`)."""
+    config = read_config(writer)
+    if config.hold_until_ns:
+        writer.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(config._replace(hold_until_ns=0)))
+
+
 _OPTIONS = {
     "services": "--max-services",
     "backends": "--max-backends",

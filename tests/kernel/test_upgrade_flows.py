@@ -12,12 +12,13 @@ import pytest
 from svcctl.bpf.map import Map
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, FlowKey, FlowValue
+from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, PACKET_CONFIG, FlowKey, FlowValue
 from svcctl.state import carry, swap
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
 from svcctl.state.upgrade import upgrade
 from svcctl.state.upgrade_maps import UpgradeOptions
+from svcctl.state.writer import lock_state
 from tests.lib.balanced import VIP
 from tests.lib.pods import Pod, pods
 from tests.lib.svc import svc
@@ -222,3 +223,19 @@ def lock_settings() -> Map:
     """`packet_config`, to be written."""
     with open_reader(Place(HERE)) as reader:
         return Map.open_pinned(reader.pin("packet_config"))
+
+
+def test_who_repairs_ends_a_hold(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next command after one that died in the middle."""
+    monkeypatch.setattr(carry, "HOLD_NS", 600 * 10**9)
+    with lock_settings() as table:
+        held = carry.holding([table])
+        held.__enter__()
+        with lock_state(Place(HERE), "test") as writer:
+            writer.put_meta(writer.meta()._replace(generation=writer.meta().generation | 1))
+        svc("backend", "add", "web", "10.244.0.77:8080,weight=0")
+        assert PACKET_CONFIG.unpack(table.lookup(bytes(4)) or b"").hold_until_ns == 0
+        talk.point()
+        talk.finish()
+        held.__exit__(None, None, None)
+    assert svc("check").out == "no problems found\n"
