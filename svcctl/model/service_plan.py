@@ -1,6 +1,6 @@
 """What turns one service into another: the difference, for the writer as values, for people as lines.
 
-The writer needs to know which sets want a new block, which frontends are to be written and which members
+It says which sets give new connections something else, which frontends are to be written and which members
 changed; whatever is not in the plan is not touched. Times (`since_ns`, `changed_ns`), ids and the order of
 frontends and members are no difference.
 """
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     class ServicePlan(NamedTuple):
         """What changes; all of it empty: nothing does.
 
-        `sets` are (family, CLUSTER_SET or LOCAL_SET) that are made, changed or dropped; a set that is not
-        there keeps its block. `lanes_added` and `lanes_removed` are families.
+        `sets` are (family, CLUSTER_SET or LOCAL_SET) that are made, changed or dropped: new connections
+        get something else. A set that is not there may get a new block all the same, for members that rest. `lanes_added` and `lanes_removed` are families.
         """
 
         created: bool
