@@ -59,8 +59,9 @@ if TYPE_CHECKING:
     class ServicePlan(NamedTuple):
         """What changes; all of it empty: nothing does.
 
-        `sets` are (family, CLUSTER_SET or LOCAL_SET) that are made, changed or dropped: new connections
-        get something else. A set that is not there may get a new block all the same, for members that rest. `lanes_added` and `lanes_removed` are families.
+        `sets` are (family, CLUSTER_SET or LOCAL_SET) that are made, changed or dropped: new connections get
+        something else. One that is not there may get a new block all the same, for members that rest.
+        `lanes_added` and `lanes_removed` are families.
         """
 
         created: bool
