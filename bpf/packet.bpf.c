@@ -394,6 +394,10 @@ int open_flow(struct __sk_buff *skb)
 
 	if (parse(skb, &p) != PACKET_FLOW || !conf || !s)
 		return TC_ACT_UNSPEC;
+	if (now < conf->hold_until_ns) {
+		count_event(SVC_PACKET_HELD);
+		return TC_ACT_SHOT;
+	}
 	switch (find_backend(&p, &chosen)) {
 	case SVC_FOUND_NOTHING:
 		return TC_ACT_UNSPEC;

@@ -8,7 +8,7 @@
 
 enum membership {
 	BACKEND_STAYS, /* draining and down ones as well */
-	BACKEND_LEFT, /* no service has it any more */
+	BACKEND_LEFT, /* other services may have it */
 	SERVICE_LEFT,
 };
 
@@ -23,7 +23,7 @@ static __always_inline int membership(const struct svc_flow *flow,
 		__u64 word;
 		struct svc_current blocks;
 	} read;
-	__u32 lane = flow->lane, backend = flow->backend, block;
+	__u32 lane = flow->lane, block;
 	const volatile __u64 *value = bpf_map_lookup_elem(&current, &lane);
 	struct svc_block *found;
 
@@ -41,14 +41,10 @@ static __always_inline int membership(const struct svc_flow *flow,
 		return BACKEND_STAYS;
 	if (found->service != flow->service)
 		return SERVICE_LEFT;
-	if (is_member(block, flow->backend)) {
-		entry->block = block;
-		return BACKEND_STAYS;
-	}
-	/* A draining one is in no block, so this is asked again and again: it
-	 * goes without another block. */
-	return bpf_map_lookup_elem(&backends, &backend) ? BACKEND_STAYS :
-							  BACKEND_LEFT;
+	if (!is_of_service(block, flow->backend))
+		return BACKEND_LEFT;
+	entry->block = block;
+	return BACKEND_STAYS;
 }
 
 #endif

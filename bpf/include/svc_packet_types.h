@@ -124,7 +124,11 @@ struct svc_packet_config {
 	__u32 fragment_ms;
 	__u16 first_port; /* for clients whose own port is taken */
 	__u16 ports; /* how many; 0: none */
-	__u32 reserved[23];
+	__u32 pad;
+	/* Until then nobody opens a flow: another map is just put in the place of
+	 * that of flows, and one opened now might be in one of them only. */
+	__u64 hold_until_ns;
+	__u32 reserved[20];
 };
 _Static_assert(sizeof(struct svc_packet_config) == 128, "svc_packet_config");
 
@@ -141,7 +145,8 @@ enum svc_packet_event {
 	SVC_PACKET_ICMP = 8, /* errors translated */
 	SVC_PACKET_FRAGMENTS = 9, /* later fragments translated */
 	SVC_PACKET_HEALED = 10, /* the other direction had been evicted */
-	SVC_PACKET_EVENTS = 11,
+	SVC_PACKET_HELD = 11, /* dropped for hold_until_ns; to be sent again */
+	SVC_PACKET_EVENTS = 12,
 };
 
 /* Index of `tails`. */

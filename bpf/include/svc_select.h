@@ -93,11 +93,20 @@ static __always_inline struct svc_block *current_block(__u32 lane, int local)
 	return found && found->lane == lane ? found : 0;
 }
 
-static __always_inline int is_member(__u32 block, __u32 backend)
+/* Draining and down ones are of the service, but get nothing new. */
+static __always_inline int is_of_service(__u32 block, __u32 backend)
 {
 	struct svc_member_key key = { .block = block, .backend = backend };
 
 	return bpf_map_lookup_elem(&members, &key) != 0;
+}
+
+static __always_inline int is_member(__u32 block, __u32 backend)
+{
+	struct svc_member_key key = { .block = block, .backend = backend };
+	const __u32 *slot = bpf_map_lookup_elem(&members, &key);
+
+	return slot && !(*slot & SVC_MEMBER_RESTS);
 }
 
 /* Copies the backend; 0 if it has gone. */

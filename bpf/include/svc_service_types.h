@@ -60,7 +60,7 @@ struct svc_block {
 	__u32 ranges; /* `set` in source_ranges; 0: everybody is admitted */
 	__u32 lut; /* index in `lut` + 1; 0: drawn by chance */
 	__u32 lut_size;
-	__u32 members; /* how many, the ones without a slot included */
+	__u32 members; /* how many, the ones that rest included */
 };
 _Static_assert(sizeof(struct svc_block) == 40, "svc_block");
 
@@ -79,6 +79,9 @@ struct svc_slot {
 };
 _Static_assert(sizeof(struct svc_slot) == 16, "svc_slot");
 
+/* The value is the slot, or, of a member that gets no new connections (it is
+ * draining, say): */
+#define SVC_MEMBER_RESTS 0x80000000u
 struct svc_member_key {
 	__u32 block;
 	__u32 backend;

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from svcctl.state.explain_packet import ExplainedPacket
     from svcctl.state.explain_service import ExplainedService
 
 
@@ -81,3 +82,22 @@ def result(found: ExplainedService) -> str:
     if found.verdict == "refuse":
         return f"{where} in the balancer's cgroup are refused: {found.why}"
     return f"left alone: {found.why}"
+
+
+def packet_object(found: ExplainedPacket) -> dict[str, Any]:
+    """What the packet path does, for JSON and YAML."""
+    value = found._asdict()
+    shares = value.pop("shares")
+    value["backends"] = [{"backend": share.name, "share": float(share.share)} for share in shares]
+    return value
+
+
+def packet_line(found: ExplainedPacket) -> str:
+    """The same in a line."""
+    where = f"by {found.interface} " if found.interface else ""
+    if found.verdict == "serve":
+        if found.affine is not None:
+            return f"{where}go to {found.affine}, for {found.remaining:.1f} s more whatever else there is"
+        return f"{where}go to one of {', '.join(map(str, found.shares))}"
+    action = {"refuse": "are refused", "drop": "are dropped", "pass": "are left alone"}[found.verdict]
+    return f"{where}{action}: {found.why}"

@@ -17,6 +17,7 @@ _RTM_NEWROUTE = 24
 _RTM_GETROUTE = 26
 _NLM_F_REQUEST = 1
 _RTA_DST = 1
+_RTA_OIF = 4
 _RTN_LOCAL = 2
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
@@ -31,6 +32,24 @@ def is_local(family: int, address: bytes, *, netns: Netns | None = None) -> bool
     That is what local delivery asks: addresses of interfaces and `ip route add local ...` alike. Of the given
     namespace, else the calling thread's. Raises OSError when the kernel does not answer.
     """
+    answer = _ask(family, address, netns)
+    return answer is not None and answer[_TYPE_AT] == _RTN_LOCAL
+
+
+def interface_to(family: int, address: bytes, *, netns: Netns | None = None) -> int:
+    """Index of the interface that packets to an address leave by, 0 without a route. As `is_local`."""
+    answer = _ask(family, address, netns)
+    at = _HEADER.size + _ROUTE.size
+    while answer is not None and at + _ATTRIBUTE.size <= len(answer):
+        length, kind = _ATTRIBUTE.unpack_from(answer, at)
+        if kind == _RTA_OIF:
+            return int.from_bytes(answer[at + _ATTRIBUTE.size : at + length], sys.byteorder)
+        at += max(length + 3 & ~3, _ATTRIBUTE.size)
+    return 0
+
+
+def _ask(family: int, address: bytes, netns: Netns | None) -> bytes | None:
+    """The answer, None without a route."""
     body = _ROUTE.pack(AF_INET if family == 4 else AF_INET6, 8 * len(address), 0, 0, 0, 0, 0, 0, 0)
     body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address), _RTA_DST) + address
     request = _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body
@@ -44,9 +63,9 @@ def is_local(family: int, address: bytes, *, netns: Netns | None = None) -> bool
     if kind == _NLMSG_ERROR:
         code = -int.from_bytes(answer[_HEADER.size : _HEADER.size + 4], sys.byteorder, signed=True)
         if code in _NO_ROUTE:
-            return False
+            return None
         raise OSError(code, os.strerror(code), "rtnetlink")
-    return kind == _RTM_NEWROUTE and answer[_TYPE_AT] == _RTN_LOCAL
+    return answer if kind == _RTM_NEWROUTE else None
 
 
 _NO_ROUTE = (13, 22, 101, 113)

@@ -145,7 +145,7 @@ PACKET_KEEP, PACKET_RESET_UNKNOWN = 1, 2
 PACKET_FLAG = {"SVC_PACKET_KEEP": 1, "SVC_PACKET_RESET_UNKNOWN": 2}
 PACKET_EVENTS = (
     "opened", "answered", "expired", "recycled", "reselected", "other_port", "rejected", "resets", "icmp",
-    "fragments", "healed",
+    "fragments", "healed", "held",
 )  # fmt: skip
 PACKET_EVENT = {
     "SVC_PACKET_OPENED": 0,
@@ -159,7 +159,8 @@ PACKET_EVENT = {
     "SVC_PACKET_ICMP": 8,
     "SVC_PACKET_FRAGMENTS": 9,
     "SVC_PACKET_HEALED": 10,
-    "SVC_PACKET_EVENTS": 11,
+    "SVC_PACKET_HELD": 11,
+    "SVC_PACKET_EVENTS": 12,
 }
 TAIL = {
     "SVC_TAIL_OPEN": 0,

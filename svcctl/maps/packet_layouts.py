@@ -81,7 +81,7 @@ class Device(Record):
 
 
 class PacketConfig(Record):
-    """struct svc_packet_config: times in milliseconds."""
+    """struct svc_packet_config: times in milliseconds; until `hold_until_ns` (CLOCK_MONOTONIC) no flow is opened."""
 
     flags: int
     syn_ms: int
@@ -93,6 +93,8 @@ class PacketConfig(Record):
     fragment_ms: int
     first_port: int
     ports: int
+    pad: int = 0
+    hold_until_ns: int = 0
     reserved: bytes = b""
 
 
@@ -101,7 +103,7 @@ FLOW = Layout("svc_flow", FlowValue, "16s 16s H H I I I I I Q Q Q I I I I B B 6s
 FRAGMENT_KEY = Layout("svc_fragment_key", FragmentKey, "I I H B B")
 FRAGMENT = Layout("svc_fragment", FragmentValue, "H H I Q")
 DEVICE = Layout("svc_device", Device, "I I")
-PACKET_CONFIG = Layout("svc_packet_config", PacketConfig, "I I I I I I I I H H 92s")
+PACKET_CONFIG = Layout("svc_packet_config", PacketConfig, "I I I I I I I I H H I Q 80s")
 
 MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "flows": (FLOW_KEY, FLOW),

@@ -265,6 +265,8 @@ CURRENT = Layout("svc_current", Current, "I I")
 BLOCK = Layout("svc_block", Block, "I I I I I I I I I I")
 SLOT_KEY = Layout("svc_slot_key", SlotKey, "I I")
 SLOT = Layout("svc_slot", Slot, "I I I I")
+MEMBER_RESTS = 1 << 31
+"""SVC_MEMBER_RESTS, in a value of `members`: it gets no new connections. Else the value is its slot."""
 MEMBER_KEY = Layout("svc_member_key", MemberKey, "I I")
 BACKEND = Layout("svc_backend", BackendValue, "16s H H I I I Q")
 AFFINITY_KEY = Layout("svc_affinity_key", AffinityKey, "I I 16s")

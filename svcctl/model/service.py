@@ -78,13 +78,15 @@ BackendSet = NamedTuple(  # noqa: UP014
         ("algorithm", int),
         ("sources", tuple[Prefix, ...]),
         ("table_size", int),
+        ("resting", tuple[Backend, ...]),
     ],
 )
 """All that a block is made of: who gets the new connections of one family, and how.
 
 `kind` is CLUSTER_SET or LOCAL_SET; `members` are (Backend, weight) in order of address and port, so equal sets
 are equal values; `verdict` matters when there are none; `sources` are the service's source ranges,
-`table_size` is 0 without Maglev.
+`table_size` is 0 without Maglev. `resting` are the service's other backends of the family, which keep the
+connections they have.
 """
 
 if TYPE_CHECKING:
@@ -231,6 +233,13 @@ def same_set(one: BackendSet | None, other: BackendSet | None) -> bool:
     return one[1:] == other[1:]
 
 
+def same_choice(one: BackendSet | None, other: BackendSet | None) -> bool:
+    """Whether new connections get the same from both."""
+    if one is None or other is None:
+        return one is other
+    return one[1:-1] == other[1:-1]
+
+
 def frontend_flags(service: Service, frontend: ServiceFrontend) -> int:
     """FRONTEND_LOCAL, FRONTEND_FILTERED and FRONTEND_HOST, as far as they hold; for sockets of this host.
 
@@ -290,6 +299,8 @@ def _lane(service: Service, family: int) -> Lane:
 
 def _set(service: Service, kind: str, family: int, members: Iterable[Member], verdict: int) -> BackendSet:
     pairs = tuple(sorted((member.backend, member.weight) for member in members))
+    chosen = {backend for backend, _ in pairs}
+    others = (member.backend for member in service.members if member.backend not in chosen)
     return BackendSet(
         kind,
         family,
@@ -300,6 +311,7 @@ def _set(service: Service, kind: str, family: int, members: Iterable[Member], ve
         service.algorithm,
         tuple(sorted(service.sources)),
         table_size(service),
+        tuple(sorted(backend for backend in others if backend.family == family)),
     )
 
 

@@ -1,6 +1,6 @@
 """What turns one service into another: the difference, for the writer as values, for people as lines.
 
-The writer needs to know which sets want a new block, which frontends are to be written and which members
+It says which sets give new connections something else, which frontends are to be written and which members
 changed; whatever is not in the plan is not touched. Times (`since_ns`, `changed_ns`), ids and the order of
 frontends and members are no difference.
 """
@@ -19,7 +19,7 @@ from svcctl.model.service import (
     ServiceFrontend,
     blocks_of,
     frontend_flags,
-    same_set,
+    same_choice,
 )
 from svcctl.model.service_endpoint import KIND_NAMES, STATE_NAMES, format_backend, format_frontend
 
@@ -59,8 +59,9 @@ if TYPE_CHECKING:
     class ServicePlan(NamedTuple):
         """What changes; all of it empty: nothing does.
 
-        `sets` are (family, CLUSTER_SET or LOCAL_SET) that are made, changed or dropped; a set that is not
-        there keeps its block. `lanes_added` and `lanes_removed` are families.
+        `sets` are (family, CLUSTER_SET or LOCAL_SET) that are made, changed or dropped: new connections get
+        something else. One that is not there may get a new block all the same, for members that rest.
+        `lanes_added` and `lanes_removed` are families.
         """
 
         created: bool
@@ -122,7 +123,7 @@ def diff(have: Service | None, want: Service | None) -> ServicePlan:
         tuple(
             key
             for key in sorted({*old_sets, *new_sets})
-            if not same_set(old_sets.get(key), new_sets.get(key))
+            if not same_choice(old_sets.get(key), new_sets.get(key))
         ),
         tuple(sorted(new_lanes - old_lanes)),
         tuple(sorted(old_lanes - new_lanes)),

@@ -5,24 +5,31 @@ brought after it. Between the first and the last link some programs read and wri
 one, for a few milliseconds. Every connection is served, and counts are exact, since a program adds them up. But a
 socket that is first used in that moment may be told its backend's address instead of the service's, a client may
 get two backends, and a socket that is closed in it may leave its entry behind, which `gc` removes. Where `reverse` and
-`affinity` stay as they are (without --max-sockets) nothing of that can happen. Likewise a flow of the packet path
-that begins in that moment is not known to the programs of the other map: it may end in a time-out (--max-flows).
+`affinity` stay as they are (without --max-sockets) nothing of that can happen.
+
+A flow of the packet path must be in the map that the program of either end reads: a backend's answer that is not
+given the service's address back makes the client reset the backend. So nobody opens a flow from before the last copy
+until the last link was updated (`holding`; --max-flows): what would is dropped, and sent again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
-from svcctl.bpf.constants import LOCK, NOEXIST
+from svcctl.bpf.barrier import rcu_barrier
+from svcctl.bpf.constants import EXIST, LOCK, NOEXIST
 from svcctl.bpf.errors import BpfError
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import FLOW
+from svcctl.maps.packet_layouts import FLOW, PACKET_CONFIG
 from svcctl.maps.service_layouts import AFFINITY, BACKEND, SERVICE_STATS
 from svcctl.state import migrate
 from svcctl.state.programs import load_object
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from svcctl.bpf.map import Map
 
 PICKS = 8
@@ -138,13 +145,54 @@ class Flows(Carried):
 
     def _bring(self, now: dict[bytes, bytes]) -> None:
         for key, data in now.items():
-            if data == self.copied.get(key):
+            before = self.copied.get(key)
+            if data == before:
                 continue
             have = self.new.lookup(key)
-            if have is None or FLOW.unpack(have).seen_ns < FLOW.unpack(data).seen_ns:
-                self.new.update(key, data)
+            with contextlib.suppress(BpfError):  # made, or gone, just now: a program knows better
+                if have is None:
+                    self.new.update(key, data, NOEXIST)
+                elif have == before or FLOW.unpack(have).seen_ns < FLOW.unpack(data).seen_ns:
+                    self.new.update(key, data, EXIST)
         for key in self.copied.keys() - now.keys():
             self.new.delete(key)
+
+
+class Filter(Carried):
+    """`flow_filter`: the later time of each slot counts."""
+
+    def _bring(self, now: dict[bytes, bytes]) -> None:
+        for key, data in now.items():
+            if data != self.copied.get(key) and U32.unpack(self.new.lookup(key) or data) <= U32.unpack(data):
+                self.new.update(key, data)
+
+
+HOLD_NS = 10_000_000_000
+"""How long a command that is killed can keep flows from being opened."""
+
+
+@contextlib.contextmanager
+def holding(tables: Iterable[Map]) -> Iterator[Callable[[], None]]:
+    """Have nobody open a flow of the packet path; gives a function to call before the time is over.
+
+    `tables` are all of `packet_config` that a program reads. On return no program that runs opens one.
+    """
+    tables = [table for table in tables if not migrate.has_other_layout(table, "packet_config")]
+
+    def hold() -> None:
+        put(time.monotonic_ns() + HOLD_NS)
+
+    def put(until: int) -> None:
+        for table in tables:
+            value = PACKET_CONFIG.unpack(table.lookup(bytes(4)) or bytes(PACKET_CONFIG.size))
+            table.update(bytes(4), PACKET_CONFIG.pack(value._replace(hold_until_ns=until)))
+
+    hold()
+    try:
+        rcu_barrier()
+        yield hold
+    finally:
+        put(0)
 
 
 KINDS: dict[str, type[Carried]] = {
@@ -154,4 +202,5 @@ KINDS: dict[str, type[Carried]] = {
     "reverse": Sockets,
     "flows": Flows,
     "halfopen": Flows,
+    "flow_filter": Filter,
 }

@@ -291,19 +291,20 @@ def deltas(changes: Changes) -> dict[str, int]:
         ("service_names", "current", "frontends", "service_fronts", "backends", "service_members", "blocks"),
         0,
     )
-    slots = ranges = 0
+    slots = resting = ranges = 0
     for one in changes.parts:
         more["service_names"] += one.have is None
         more["current"] += len(one.new_lanes)
         more["blocks"] += len(one.blocks)
         slots += sum(len(block.set.members) for block in one.blocks)
+        resting += sum(len(block.set.resting) for block in one.blocks)
         if one.want is not None:
             more["service_fronts"] += len(one.want.frontends)
             more["service_members"] += len(one.want.members)
             ranges += len(one.want.sources) if one.new_ranges else 0
     more["frontends"] = changes.added_words
     more["backends"] = len(changes.new_backends)
-    return more | {"slots": slots, "members": slots, "source_ranges": ranges}
+    return more | {"slots": slots, "members": slots + resting, "source_ranges": ranges}
 
 
 def check_room(state: State, changes: Changes) -> None:

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
-from svcctl.maps.service_layouts import BACKEND_ID, ITEM_KEY
+from svcctl.maps.service_layouts import BACKEND_ID, ITEM_KEY, MEMBER_KEY
+from svcctl.model.service import blocks_of
 from svcctl.state.services import read_block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from svcctl.state.change_plan import Changes
+    from svcctl.state.services import Stored
     from svcctl.state.writer import Writer
 
 
@@ -54,11 +56,30 @@ def _remove_blocks(writer: Writer, changes: Changes, blocks: list[int]) -> dict[
         from svcctl.state.tables import give_back
 
         give_back(writer, tables)
+    for one in changes.parts:
+        if one.have is not None and one.old_blocks:
+            resting = _resting(one.have)
+            members += [
+                MEMBER_KEY.struct.pack(block, number) for block in one.old_blocks for number in resting
+            ]
     return {
         "blocks": gone,
         "slots": _delete(writer, "slots", slots),
-        "members": _delete(writer, "members", members),
+        "members": _delete(writer, "members", list(dict.fromkeys(members))),
     }
+
+
+def _resting(have: Stored) -> list[int]:
+    """Ids of the backends without a slot in some block of a service."""
+    sets = [
+        each for lane in blocks_of(have.service) for each in (lane.cluster, lane.local) if each is not None
+    ]
+    found = {backend for each in sets for backend in each.resting}
+    return [
+        number
+        for member, number in zip(have.service.members, have.backends, strict=True)
+        if member.backend in found
+    ]
 
 
 def _tables(writer: Writer, changes: Changes, blocks: list[int]) -> list[int]:

@@ -22,6 +22,7 @@ from svcctl.maps.service_layouts import (
     CURRENT,
     ITEM_KEY,
     MEMBER_KEY,
+    MEMBER_RESTS,
     SERVICE_STATS,
     SLOT,
     SLOT_KEY,
@@ -175,16 +176,23 @@ def _switch(writer: Writer, changes: Changes, level: int) -> None:
 
 
 class BlockContent(NamedTuple):
-    """What a block is made of; `members` are ids in the order of their slots."""
+    """What a block is made of; `members` are ids in the order of their slots, `resting` those without one."""
 
     slots: list[Slot]
     members: list[int]
+    resting: list[int]
     record: Block
+
+    def values(self) -> dict[int, int]:
+        """Id -> value of each entry of `members`."""
+        slots = {backend: number for number, backend in enumerate(self.members)}
+        return slots | dict.fromkeys(self.resting, MEMBER_RESTS)
 
 
 def block_content(service: int, backends: Mapping[Backend, int], block: NewBlock) -> BlockContent:
     """The content of a block; `backends` gives ids."""
     ids = [backends[backend] for backend, _ in block.set.members]
+    resting = [backends[backend] for backend in block.set.resting]
     slots = [
         Slot(ids[own], ids[alias], threshold, block.number)
         for own, alias, threshold in alias_table([weight for _, weight in block.set.members])
@@ -199,9 +207,9 @@ def block_content(service: int, backends: Mapping[Backend, int], block: NewBlock
         ranges=block.ranges,
         lut=0,
         lut_size=block.set.table_size if ids else 0,
-        members=len(ids),
+        members=len(ids) + len(resting),
     )
-    return BlockContent(slots, ids, record)
+    return BlockContent(slots, ids, resting, record)
 
 
 def write_blocks(
@@ -220,8 +228,8 @@ def write_blocks(
             record = record._replace(lut=take_table(writer, block, backends))
         for number, slot in enumerate(content.slots):
             slots[SLOT_KEY.struct.pack(block.number, number)] = SLOT.pack(slot)
-        for number, backend in enumerate(content.members):
-            members[MEMBER_KEY.struct.pack(block.number, backend)] = U32.pack(number)
+        for backend, value in content.values().items():
+            members[MEMBER_KEY.struct.pack(block.number, backend)] = U32.pack(value)
         records[U32.pack(block.number)] = BLOCK.pack(record)
     put(writer, "slots", slots)
     put(writer, "members", members)

@@ -117,7 +117,7 @@ class Reader:
         elif not block.slots:
             result = DROPS if block.verdict else REFUSES
         else:
-            found = self._shares_of(block)
+            found = self.shares_of(block)
             result = SERVES if found and all(one.backend for one in found) else BROKEN
         return Route(frontend, flags, word.lane, "local" if local else "cluster", block, name, result, found)
 
@@ -132,7 +132,8 @@ class Reader:
         data = self._get("services", U32.pack(number))
         return text(SERVICE.unpack(data).name) if data is not None else None
 
-    def _shares_of(self, block: Block) -> tuple[Share, ...]:
+    def shares_of(self, block: Block) -> tuple[Share, ...]:
+        """The backends of a block's slots; none if one of them is missing."""
         known = self._shares.get(block.block)
         if known is not None:
             return known

@@ -30,7 +30,7 @@ DEFAULTS = PacketConfig(
     fragment_ms=30_000,
     first_port=20_000,
     ports=10_000,
-    reserved=bytes(92),
+    reserved=bytes(80),
 )
 """What a new packet path has."""
 TIMEOUTS = {
@@ -103,6 +103,13 @@ def read_config(state: State) -> PacketConfig:
     """The settings as they are."""
     data = state.map("packet_config").lookup(bytes(4))
     return PACKET_CONFIG.unpack(data or bytes(PACKET_CONFIG.size))
+
+
+def end_hold(writer: Writer) -> None:
+    """Have flows opened again at once (`carry.holding`)."""
+    config = read_config(writer)
+    if config.hold_until_ns:
+        writer.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(config._replace(hold_until_ns=0)))
 
 
 _OPTIONS = {

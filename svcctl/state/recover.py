@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import SvcctlError
-from svcctl.maps import enums, layouts
+from svcctl.maps import catalog, enums, layouts
 from svcctl.state import destinations, swap
 
 if TYPE_CHECKING:
@@ -32,12 +32,25 @@ def recover(writer: Writer, *, say: bool = True) -> list[Finding]:
         swap.go_forward(writer)
     else:
         swap.drop_next(writer)
+    _end_hold(writer)
     left = _recount(writer) if meta.schema == layouts.SCHEMA else []
     if left and say:
         writer.place.notice(f"{len(left)} problems need a decision: 'svcctl check' lists them")
     meta = writer.meta()
     writer.put_meta(meta._replace(generation=(meta.generation | 1) + 1))
     return left
+
+
+def _end_hold(writer: Writer) -> None:
+    """Let flows be opened again, if the command died while they were not."""
+    try:
+        if not writer.has_half(catalog.PACKETS):
+            return
+        from svcctl.state.packets import end_hold
+
+        end_hold(writer)
+    except (SvcctlError, BpfError):
+        return  # a lost pin, or another layout: the time passes
 
 
 def _recount(writer: Writer) -> list[Finding]:

@@ -21,6 +21,7 @@ from svcctl.maps.service_layouts import (
     CONFIG,
     CURRENT,
     MEMBER_KEY,
+    MEMBER_RESTS,
     REVERSE,
     REVERSE_ENTRY,
     SERVICE,
@@ -107,14 +108,17 @@ class Names:
         return self._blocks[lane]
 
     def is_chosen_from(self, service: ServiceValue, backend: int) -> bool:
-        """Whether a block of the service has the backend, so that affinity to it is obeyed."""
-        members = self.state.map("members")
+        """Whether a block of the service gives the backend new connections, so that affinity to it is obeyed."""
         return any(
-            owner == service.id and members.lookup(MEMBER_KEY.pack(MemberKey(block, backend))) is not None
+            owner == service.id and self._is_member(block, backend)
             for lane in (service.lane4, service.lane6)
             if lane
             for block, owner in self.blocks(lane)
         )
+
+    def _is_member(self, block: int, backend: int) -> bool:
+        data = self.state.map("members").lookup(MEMBER_KEY.pack(MemberKey(block, backend)))
+        return data is not None and not U32.unpack(data)[0] & MEMBER_RESTS
 
 
 def affinity_seconds(names: Names, service: ServiceValue | None) -> int:

@@ -214,6 +214,19 @@ def _swap_all(
         for one in following:
             if not isinstance(one, migrate.CounterCopy):
                 one.add_since()  # so that little is left for after the swap
+        if {"flows", "halfopen"} & fresh.keys() & maps.keys():
+            from svcctl.state import carry
+
+            settings = [maps["packet_config"]]
+            if "packet_config" in fresh:
+                settings.append(
+                    stack.enter_context(Map.open_pinned(writer.pin(catalog.NEXT + "packet_config")))
+                )
+            hold = stack.enter_context(carry.holding(settings))
+            for one in following:
+                if isinstance(one, carry.Flows):
+                    one.add_since()
+            hold()
         swap.swap(writer, bring_rest, **fields)
     return ids
 

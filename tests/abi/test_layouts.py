@@ -115,6 +115,7 @@ CONSTANTS = {
     "SVC_REVERSE_ENTRIES": service_layouts.REVERSE_ENTRIES,
     "SVC_FRONTEND_CHECK_SHIFT": service_layouts.FRONTEND_CHECK_SHIFT,
     "SVC_ROUTE_SHIFT": packet_layouts.ROUTE_SHIFT,
+    "SVC_MEMBER_RESTS": service_layouts.MEMBER_RESTS,
     "SVC_FILTER_SLOTS": packet_layouts.FILTER_SLOTS,
     "SVC_FILTER_TIME_SHIFT": packet_layouts.FILTER_TIME_SHIFT,
     **{f"SVC_FLOW_CHECK_{n}": factor for n, factor in enumerate(packet_layouts.CHECK_FACTORS)},

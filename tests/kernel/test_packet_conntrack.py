@@ -1,4 +1,31 @@
-"""Flows as the program keeps them, by BPF_PROG_TEST_RUN: what makes one, what ends one, what is never forgotten."""
+"""Flows as the program keeps them, by BPF_PROG_TEST_RUN: what makes one, what ends one, what is never forgotten.
+
+Faults that other packet paths had, and the tests that hold this one against them. Without a file: here.
+
+* A SYN that is sent again is balanced anew: test_syn_again_uses_the_entry.
+* A port that is used again at once hangs or is reset: test_syn_on_a_closed_connection_is_a_new_one,
+  test_packet_changes.py test_a_port_is_used_again_and_again.
+* Two flows that are the same once translated: test_no_port_left, test_a_port_that_goes_to_the_backend_itself,
+  test_packet_changes.py test_two_services_with_one_backend and test_by_service_and_directly_in_turns.
+* A flow forgotten too early after a RST, or kept for an hour: test_traffic_after_a_reset, test_expiry_is_the_models.
+* A RST noted in one direction's entry only: test_syn_on_a_closed_connection_is_a_new_one (either side ends).
+* UDP stays with a backend that is gone, TCP hangs on it: test_backend_gone, test_packet_changes.py
+  test_backend_that_leaves; the backend is another service's still: test_backend_gone_but_another_services.
+* A datagram before the service was made pins its client to nowhere: test_datagrams_from_before_the_service.
+* A RST's numbers from the frame's length, padding and all: test_packet_errors.py test_answers.
+* Errors that are not translated inside, or have wrong sums: test_packet_errors.py test_errors, test_a_narrow_way.
+* Later fragments are lost: test_packet_errors.py test_fragments and test_fragments_out_of_order.
+* A source range of everything drops everything, ranges hold for pods: test_packet_choice.py
+  test_sources_that_are_not_admitted, test_source_ranges.
+* The internal policy is for node ports only: test_internal_policy.
+* Affinity to a backend that is gone, or not from this set: test_affinity, test_packet_traffic.py
+  test_affinity_of_an_address.
+* One direction's entry evicted alone: test_one_direction_evicted. A flood evicts idle ones:
+  test_a_flood_evicts_only_its_like.
+* Connections from before are cut: test_packet_changes.py test_connections_that_were_there_go_on.
+* A service without a backend times out: test_packet_traffic.py test_nobody_there.
+* Writing back whole entries loses what programs wrote: test_upgrade_flows.py test_what_changed_last_counts.
+"""
 
 from __future__ import annotations
 
@@ -356,6 +383,46 @@ def test_backend_gone(lab: Lab, kept: bool) -> None:
     assert lab.out(flags="R").verdict == DROP
     assert lab.out(flags="S").destination == OTHER
     assert lab.path.drops("backend_gone") == 2
+
+
+@pytest.mark.parametrize(
+    "how",
+    [("--state", "draining"), ("--state", "down"), ("--weight", 0)],
+    ids=["draining", "down", "no-weight"],
+)
+def test_backend_gone_but_another_services(lab: Lab, how: tuple[object, ...]) -> None:
+    """A member that rests keeps its flows, first and when others come and go; one that left does not, whoever else
+    has it."""
+    lab.made.add("other", "10.96.0.50:80/tcp", backends=[f"{BACKEND}:8080"])
+    lab.connect()
+    lab.out("udp")
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    svc("backend", "set", "web", f"{BACKEND}:8080", *how)
+    for _ in range(2):
+        assert lab.out("udp").destination == BACKEND
+        assert lab.out(flags="A").destination == BACKEND
+        assert lab.back(flags="A").source == VIP
+        assert {lab.out("udp", port=port).destination for port in range(6000, 6020)} == {OTHER}
+        svc("backend", "add", "web", "10.244.0.98:8080,weight=0")
+        svc("backend", "delete", "web", "10.244.0.98:8080")
+    assert svc("check").out == "no problems found\n"
+    svc("backend", "delete", "web", f"{BACKEND}:8080")
+    assert lab.out("udp").destination == OTHER
+    sent = lab.out(flags="PA", seq=200, ack=700)
+    assert (sent.verdict, sent.packet[TCPLayer].flags) == (REDIRECT, "R")
+    assert svc("check").out == "no problems found\n"
+
+
+def test_datagrams_from_before_the_service(lab: Lab) -> None:
+    """What went to the address when it was nobody's leaves no trace that keeps the client from the service."""
+    vip = "10.96.0.51"
+    for _ in range(2):
+        assert lab.out("udp", vip=vip).untouched
+        assert lab.path.flows() == {}
+        lab.made.add("late", f"{vip}:80/udp", backends=[f"{BACKEND}:8080"])
+        assert lab.out("udp", vip=vip).destination == BACKEND
+        svc("service", "delete", "late")
+        assert lab.out("udp", vip=vip).untouched
 
 
 def test_reset_by_command(lab: Lab) -> None:

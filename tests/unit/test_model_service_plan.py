@@ -21,7 +21,7 @@ from svcctl.model.service import (
     blocks_of,
     check_service,
     frontend_flags,
-    same_set,
+    same_choice,
 )
 from svcctl.model.service_edit import (
     add_backends,
@@ -334,9 +334,9 @@ def test_a_plan_is_complete_and_has_nothing_too_much(have: Service, want: Servic
     assert set(plan.lanes_added) == new.keys() - old.keys()
     assert set(plan.lanes_removed) == old.keys() - new.keys()
     for family in old.keys() & new.keys():
-        kept = same_set(old[family].cluster, new[family].cluster)
+        kept = same_choice(old[family].cluster, new[family].cluster)
         assert ((family, CLUSTER_SET) in plan.sets) == (not kept)
-        kept = same_set(old[family].local, new[family].local)
+        kept = same_choice(old[family].local, new[family].local)
         assert ((family, LOCAL_SET) in plan.sets) == (not kept)
 
 

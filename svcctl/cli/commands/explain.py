@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from svcctl.model.endpoint import Endpoint
     from svcctl.model.prefix import Prefix
     from svcctl.state.explain import Explained, Member
+    from svcctl.state.explain_packet import ExplainedPacket
     from svcctl.state.explain_service import ExplainedService
     from svcctl.state.session import State
 
@@ -40,32 +41,41 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
     balancer leaves it alone. The last line, "result", is what such a socket meets; "incoming" is for packets that
     come from elsewhere.
 
-    Established connections stay with their sockets whatever is bound. --from is checked only: neither bindings
-    nor the balancer look at where a connection comes from; the balancer goes by the socket's cgroup.
+    Established connections stay with their sockets whatever is bound. Neither bindings nor the balancer look at where
+    a connection comes from; the balancer goes by the socket's cgroup. The packet path does: with --from, "packets" is
+    what a workload with that address meets, by its interface, source ranges, traffic policy and affinity.
     """
     from svcctl.cli.access import reading
-    from svcctl.maps.catalog import BALANCER
+    from svcctl.maps.catalog import BALANCER, PACKETS
     from svcctl.state.explain import explain
 
     if source is not None and source.family != endpoint.family:
         raise UsageProblem("explain: --from: of another family than the endpoint")
 
-    def look(state: State) -> tuple[Explained, ExplainedService | None]:
+    def look(state: State) -> tuple[Explained, ExplainedService | None, ExplainedPacket | None]:
         state.need_all_maps()
-        service = None
+        service = packet = None
         if state.has_half(BALANCER):
             from svcctl.state.explain_service import explain_service
 
             service = explain_service(state, *endpoint)
-        return explain(state, endpoint), service
+        if source is not None and state.has_half(PACKETS):
+            from svcctl.state.explain_packet import explain_packet
 
-    found, service = reading(env, look)
+            packet = explain_packet(state, *endpoint, source.address)
+        return explain(state, endpoint), service, packet
+
+    found, service, packet = reading(env, look)
     value = _object(found, source)
     if service is not None:
         from svcctl.cli.explain_service import as_object
 
         value["outgoing"] = as_object(service)
-    env.emit_objects("explain", [value], lambda: _lines(found, service, source), name="endpoint")
+    if packet is not None:
+        from svcctl.cli.explain_service import packet_object
+
+        value["packets"] = packet_object(packet)
+    env.emit_objects("explain", [value], lambda: _lines(found, service, source, packet), name="endpoint")
 
 
 def _object(found: Explained, source: Prefix | None) -> dict[str, Any]:
@@ -110,12 +120,18 @@ def _where(one: DiagSocket) -> str:
     return format_host_port(one.family, one.mapped_address, one.port)
 
 
-def _lines(found: Explained, service: ExplainedService | None, source: Prefix | None) -> Iterator[str]:
+def _lines(
+    found: Explained, service: ExplainedService | None, source: Prefix | None, packet: ExplainedPacket | None
+) -> Iterator[str]:
     from svcctl.model.prefix import format_address
     from svcctl.render.text import escape
 
     origin = f" from {format_address(source.family, source.address)}" if source else ""
     yield f"{found.endpoint}{origin}"
+    if packet is not None:
+        from svcctl.cli.explain_service import packet_line
+
+        yield escape(f"  {'packets':<11} {packet_line(packet)}")
     for name, text in _facts(found, service):
         yield escape(f"  {name:<11} {text}")
 

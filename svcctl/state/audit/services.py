@@ -201,7 +201,8 @@ def _block_fault(view: View, one: Known, wanted: NewBlock) -> str:
     record = view.blocks.get(wanted.number)
     if not wanted.number or record is None:
         return "which is not there"
-    slots, ids, right = block_content(one.service.id, one.backends, wanted)
+    content = block_content(one.service.id, one.backends, wanted)
+    slots, ids, right = content.slots, content.members, content.record
     if right.lut_size and record.lut:
         fault = table_fault(view, record, wanted, ids)
         if fault:
@@ -212,7 +213,7 @@ def _block_fault(view: View, one: Known, wanted: NewBlock) -> str:
             return f"whose {field} is {have} instead of {want}"
     if view.slots.get(wanted.number, {}) != dict(enumerate(slots)):
         return "whose slots are not those of its backends and weights"
-    if view.members.get(wanted.number, {}) != {number: slot for slot, number in enumerate(ids)}:
+    if view.members.get(wanted.number, {}) != content.values():
         return "whose members are not its backends"
     return ""
 
