@@ -123,6 +123,8 @@ def read_options(options: dict[str, Any]) -> Options:
     """What the options about inputs come to. Raises UsageProblem."""
     from svcctl.model.sources.options import Options
 
+    if options.get("node") == "":
+        raise UsageProblem("--node: is empty", hint="left out, it is the host's name")
     return Options(
         node=options.get("node") or os.uname().nodename.lower(),
         zone=options.get("zone") or "",
@@ -163,12 +165,14 @@ def say(env: Env, notices: Sequence[Notice]) -> None:
         (env.warn if level == WARNING else env.notice)(line)
 
 
-def refuse_outage(action: str, desired: Sequence[Desired]) -> None:
-    """Raise SvcctlError for an input that may be an outage rather than a wish."""
+def refuse_outage(action: str, desired: Sequence[Desired], *, force: bool = False) -> None:
+    """Raise SvcctlError for an input that may be an outage rather than a wish; what is one, nothing forces."""
+    errors = [text for each in desired for text in each.errors]
     blockers = [text for each in desired for text in each.blockers]
-    if blockers:
+    if errors or (blockers and not force):
         raise SvcctlError(
-            f"{action}: nothing is changed: {'; '.join(blockers)}", hint="--force takes the input as it is"
+            f"{action}: nothing is changed: {'; '.join(errors or blockers)}",
+            hint=None if errors else "--force takes the input as it is",
         )
 
 

@@ -63,8 +63,7 @@ class Cluster:
         from svcctl.model.sync_figures import count_no_local
         from svcctl.state.apply import carry_out, prepare
 
-        if not self._force:
-            refuse_outage("apply", [desired])
+        refuse_outage("apply", [desired], force=self._force)
         ended = 0
         with planning(self._env) as (state, writer):
             prepared = prepare(state, [desired], prune=True, force=self._force)

@@ -131,7 +131,7 @@ def _services(
                 step = step._replace(note=f"was {old.owner}'s")
             steps[want.name] = step
     _refuse(taken)
-    owners = {each.owner for each in desired if each.owner} if prune else set()
+    owners = {each.owner for each in desired if each.owner and not each.no_services} if prune else set()
     for name, old in have.services.items():
         if old.owner not in owners or not old.owner or name in steps:
             continue

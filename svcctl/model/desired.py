@@ -50,8 +50,10 @@ if TYPE_CHECKING:
         `kind` is one of the kinds above and `owner` who the objects belong to. `services` have no ids and their
         `owner` set; names are unique. `bindings` is None where a source has no say about them, else all of its
         bindings. `blockers` say why the input may be an outage rather than a wish (and what it would have
-        needed): nothing of it is applied unless forced. `node_port_addresses` are the prefixes where node ports
-        are served, those of both families; none: all of the node's own addresses.
+        needed): nothing of it is applied unless forced. `errors` are those of them that nothing forces: the answer
+        of a server that failed. `no_services`: the source has no say about services, so none are pruned for it.
+        `node_port_addresses` are the prefixes where node ports are served, of both families; none: all of the
+        node's own.
         """
 
         kind: str
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
         node_port_addresses: tuple[Prefix, ...] = ()
         notices: tuple[Notice, ...] = ()
         blockers: tuple[str, ...] = ()
+        errors: tuple[str, ...] = ()
+        no_services: bool = False
 
 else:
     from collections import namedtuple
@@ -71,6 +75,6 @@ else:
     )
     Desired = namedtuple(
         "Desired",
-        "kind owner services bindings nodes node_port_addresses notices blockers",
-        defaults=((), None, (), (), (), ()),
+        "kind owner services bindings nodes node_port_addresses notices blockers errors no_services",
+        defaults=((), None, (), (), (), (), (), False),
     )

@@ -485,3 +485,32 @@ def test_whether_the_node_is_to_be_sent_traffic_is_noted(balanced: Balanced, tmp
     svc("apply", "-f", put(tmp_path, plain), *here)
     assert eligible()
     assert problems() == []
+
+
+def test_who_speaks_of_bindings_only_prunes_no_service(balanced: Balanced, tmp_path: Path) -> None:
+    """Left out, 'services' stay as they are; named and empty, they go. Tried as a new user would: they were lost."""
+    file = tmp_path / "wanted.yaml"
+    file.write_text("version: 1\nservices:\n- {name: web, frontends: ['10.96.0.1:80/tcp'], backends: []}\n")
+    svc("apply", "-f", file)
+    file.write_text("version: 1\nbindings: []\n")
+    svc("apply", "-f", file, "--prune")
+    assert [one["name"] for one in svc("services", "-o", "json").json["services"]] == ["web"]
+    file.write_text("version: 1\nservices: []\n")
+    svc("apply", "-f", file, "--prune")
+    assert svc("services", "-o", "json").json["services"] == []
+
+
+def test_the_answer_of_a_server_that_failed_is_never_forced(balanced: Balanced, tmp_path: Path) -> None:
+    """Nor is there a hint that it could be; an empty name of the node is no name."""
+    file = tmp_path / "answer.json"
+    file.write_text('{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized"}')
+    for code, *words in (
+        (1, "apply", "--prune", "--force"),
+        (10, "diff", "--prune", "--force"),
+        (1, "apply"),
+    ):
+        ran = svc(*words, "-f", file, code=code)
+        assert "nothing is changed" in ran.err
+        assert "--force" not in ran.err
+    file.write_text("version: 1\nservices: []\n")
+    assert "--node: is empty" in svc("apply", "-f", file, "--node", "", code=2).err

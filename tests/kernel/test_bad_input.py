@@ -208,7 +208,7 @@ def test_each_common_option(busy: World, name: str) -> None:
         words = [*option, command, *good] if first else [command, *good, *option]
         if name == "-o" and value.startswith("-"):
             return
-        check(svc(*words, code=None), (2, 3, 5))
+        check(svc(*words, code=None), (2, 3, 4, 5))
 
     run()
     assert dump(busy.state_dir) == before

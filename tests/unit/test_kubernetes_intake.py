@@ -329,3 +329,14 @@ def test_a_list_that_holds_itself() -> None:
     assert read(service_loop, SLICE).services
     with pytest.raises(ObjectProblem, match="cannot be compared"):
         read(service_loop, WEB, SLICE)
+
+
+def test_a_local_policy_on_a_node_that_nobody_knows_is_told() -> None:
+    """Without Node objects only the endpoints tell that the name is another's."""
+    local = {**WEB, "spec": {**WEB["spec"], "internalTrafficPolicy": "Local"}}
+    (notice,) = [
+        each
+        for each in desired([local, SLICE], Options(node="elsewhere")).notices
+        if "elsewhere" in each.subject
+    ]
+    assert "serves nobody here" in notice.text

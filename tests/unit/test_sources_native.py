@@ -102,7 +102,7 @@ def test_everything_that_can_be_said() -> None:
 
 def test_what_is_left_out() -> None:
     assert read("version: 1\nservices: []") == Desired(NATIVE, NATIVE)
-    assert read("version: 1\nbindings: []") == Desired(NATIVE, NATIVE, bindings=())
+    assert read("version: 1\nbindings: []") == Desired(NATIVE, NATIVE, bindings=(), no_services=True)
     assert one() == Service(
         "web", owner=NATIVE, frontends=(ServiceFrontend(parse_frontend("10.0.0.1:80/tcp"), 0),)
     )

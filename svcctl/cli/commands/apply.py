@@ -50,8 +50,7 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
     gc.disable()
     try:
         desired = read_desired(env, files, options)
-        if not force:
-            refuse_outage("apply", desired)
+        refuse_outage("apply", desired, force=force)
         with planning(env) as (state, writer):
             progress.step("comparing")
             prepared = prepare(state, desired, prune=prune, force=force)

@@ -51,8 +51,7 @@ def _diff(env: Env, files: tuple[str, ...], prune: bool, force: bool, options: d
     gc.disable()
     try:
         desired = read_desired(env, files, options)
-        if not force:
-            refuse_outage("diff", desired)
+        refuse_outage("diff", desired, force=force)
         prepared = reading(env, lambda state: prepare(state, desired, prune=prune, force=force))
     finally:
         gc.enable()

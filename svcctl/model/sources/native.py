@@ -55,8 +55,10 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
     owners_of: dict[Frontend, str] = {}
     bindings: dict[bytes, Binding] | None = None
     used: set[tuple[str, str]] = set()
+    no_services = True
     for each in documents:
         fields = _document(each)
+        no_services = no_services and "services" not in fields
         if "bindings" in fields:
             bindings = {} if bindings is None else bindings
             read_bindings(fields, bindings)
@@ -81,6 +83,7 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         None if bindings is None else tuple(bindings.values()),
         notices=_notices(registries, used),
         blockers=_blockers(registries, used),
+        no_services=no_services,
     )
 
 

@@ -42,4 +42,4 @@ def merge(want: dict[bytes, str], found: dict[bytes, str]) -> None:
 def desired(want: dict[bytes, str], options: Options) -> Desired:
     """What bindings by key ask for."""
     bindings = tuple(Binding.from_key(key, label) for key, label in want.items())
-    return Desired(TUBECTL, options.owner or TUBECTL, bindings=bindings)
+    return Desired(TUBECTL, options.owner or TUBECTL, bindings=bindings, no_services=True)

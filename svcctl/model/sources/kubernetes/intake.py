@@ -59,6 +59,7 @@ class Intake(Record):
     any_objects: bool
     any_slices: bool
     gaps: tuple[str, ...]
+    errors: tuple[str, ...] = ()
 
 
 def take_in(documents: Iterable[Mapping[str, object]], notices: Notices) -> Intake:
@@ -69,10 +70,11 @@ def take_in(documents: Iterable[Mapping[str, object]], notices: Notices) -> Inta
     found: dict[str, list[Item]] = {"Service": [], "EndpointSlice": [], "Node": []}
     others: dict[str, int] = {}
     gaps: list[str] = []
+    errors: list[str] = []
     any_slices = False
     for kind, version, content, place in _flatten(documents, gaps):
         if kind == "Status" and version in (CORE, ""):
-            gaps.append(_status(content))
+            errors.append(_status(content))
         elif kind == "EndpointSlice" and version in (SLICES, OLD_SLICES, ""):
             any_slices = True
             item = _item(kind, content, place, MAX_NAME)
@@ -96,7 +98,8 @@ def take_in(documents: Iterable[Mapping[str, object]], notices: Notices) -> Inta
         known["Node"],
         bool(any_slices or others or found["Service"] or found["Node"]),
         any_slices,
-        tuple(gaps),
+        (*errors, *gaps),
+        tuple(errors),
     )
 
 

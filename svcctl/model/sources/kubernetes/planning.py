@@ -31,7 +31,7 @@ from svcctl.model.sources.options import HEADLESS_LABEL
 from svcctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Member, ServiceFrontend
@@ -110,6 +110,7 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
             sources = sources_of(each.service, each.frontends, own.internal if own else (), notices)
             health_port = health.get(key, 0)
             found.append(_made(each, options.owner, sources, health_port, ready[key] if health_port else 0))
+    _tell_nobody_here(found, bool(nodes), node, notices)
     prefixes, unknown = node_port_prefixes(options.node_port_addresses, own, notices)
     return Desired(
         KUBERNETES,
@@ -118,8 +119,21 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         nodes=tuple(each.node for each in nodes),
         node_port_addresses=prefixes,
         notices=notices.sorted(),
+        errors=intake.errors,
         blockers=(*blockers(intake, [each.node for each in nodes], node), *unknown),
     )
+
+
+def _tell_nobody_here(services: Sequence[Service], any_nodes: bool, node: str, notices: Notices) -> None:
+    """A name that is not this node's makes every Local policy serve nobody; without Nodes nothing else tells."""
+    if any_nodes or not any(each.internal_local or each.external_local for each in services):
+        return
+    members = [member for each in services for member in each.members]
+    if members and not any(member.local for member in members):
+        notices.warn(
+            f"node {node}",
+            "the input has no Node object and no endpoint on a node of this name: a policy of Local serves nobody here",
+        )
 
 
 def _services(intake: Intake, addresses: Addresses, notices: Notices, *, old_headless: bool) -> list[Facts]:
