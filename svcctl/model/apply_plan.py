@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.errors import Conflict, UsageProblem
 from svcctl.model.binding import Binding, format_binding
-from svcctl.model.desired import NOTE, WARNING, Notice
+from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
 from svcctl.model.service import Service, check_service, eligible
@@ -106,7 +106,9 @@ def plan_apply(
     """
     notices: list[Notice] = []
     steps = _services(desired, have, prune, force, now_ns, notices)
-    steps = _settle_frontends(steps, have, force, notices)
+    # Whoever may make a Service of Kubernetes must not stop everybody else's from being applied.
+    yielding = {one.name for each in desired if each.kind == KUBERNETES for one in each.services}
+    steps = _settle_frontends(steps, have, frozenset() if force else yielding, force, notices)
     return ApplyPlan(
         tuple(sorted(steps.values(), key=lambda step: step.name)),
         _bindings(desired, have, prune, force, notices),
@@ -211,9 +213,13 @@ def _refuse(taken: Sequence[str]) -> None:
 
 
 def _settle_frontends(
-    steps: dict[str, Step], have: Have, force: bool, notices: list[Notice]
+    steps: dict[str, Step], have: Have, yielding: Collection[str], force: bool, notices: list[Notice]
 ) -> dict[str, Step]:
-    """Each frontend is one service's afterwards. Raises Conflict, or with `force` takes it from the one that stays."""
+    """Each frontend is one service's afterwards.
+
+    Services of `yielding` go without what a service that stays has. For others: raises Conflict, or with `force` takes
+    it from the one that stays.
+    """
     holders: dict[Frontend, str] = {}
     for step in steps.values():
         if step.want is None:
@@ -226,12 +232,16 @@ def _settle_frontends(
                 )
     taken: list[str] = []
     losers: dict[str, list[Frontend]] = {}
+    left_out: dict[str, list[tuple[Frontend, str]]] = {}
     for name, old in have.services.items():
         if name in steps:
             continue
         for each in old.frontends:
             if each.frontend in holders:
                 shown = format_frontend(each.frontend)
+                if holders[each.frontend] in yielding:
+                    left_out.setdefault(holders[each.frontend], []).append((each.frontend, name))
+                    continue
                 taken.append(
                     f"frontend {shown} of {holders[each.frontend]!r} belongs to service {name!r}{_whose(old)}"
                 )
@@ -239,6 +249,11 @@ def _settle_frontends(
     if not force:
         _refuse(taken)
     found = dict(steps)
+    for name, others in left_out.items():
+        for frontend, other in others:
+            text = f"goes without {format_frontend(frontend)}: service {other!r}{_whose(have.services[other])} has it"
+            notices.append(Notice(WARNING, f"service {name}", text))
+        _yield_frontends(found, name, [frontend for frontend, _ in others])
     for name, lost in losers.items():
         old = have.services[name]
         want = _without(old, lost)
@@ -246,6 +261,22 @@ def _settle_frontends(
         notices.append(Notice(NOTE, f"service {name}", f"loses {shown}"))
         found[name] = Step(CHANGED, name, old, want, name in have.broken, f"loses {shown}")
     return found
+
+
+def _yield_frontends(steps: dict[str, Step], name: str, lost: Collection[Frontend]) -> None:
+    """Change what is asked of a service to what is left of it."""
+    step = steps[name]
+    assert step.want is not None
+    want = _without(step.want, lost)
+    if want.frontends:
+        if step.have is not None and not step.anew and is_same(step.have, want):
+            steps[name] = Step(UNCHANGED, name, step.have, step.have)
+        else:
+            steps[name] = step._replace(want=want)
+    elif step.have is None:
+        del steps[name]
+    else:
+        steps[name] = Step(DELETED, name, step.have, None, step.anew)
 
 
 def _whose(service: Service) -> str:

@@ -514,3 +514,55 @@ def test_the_answer_of_a_server_that_failed_is_never_forced(balanced: Balanced, 
         assert "--force" not in ran.err
     file.write_text("version: 1\nservices: []\n")
     assert "--node: is empty" in svc("apply", "-f", file, "--node", "", code=2).err
+
+
+def test_a_service_in_the_way_stops_only_the_frontend_it_has(balanced: Balanced, tmp_path: Path) -> None:
+    """Of Kubernetes: anybody may write an external address down, and must not keep others from being applied."""
+    (first,) = balanced.farm.many(1)
+    balanced.add("mine", "192.0.2.77:80/tcp", backends=[first])
+    text = {
+        "kind": "List",
+        "apiVersion": "v1",
+        "items": [
+            {
+                "kind": "Service",
+                "apiVersion": "v1",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {
+                    "clusterIP": address,
+                    "clusterIPs": [address],
+                    "ipFamilies": ["IPv4"],
+                    "ports": [{"port": 80}],
+                    **({"externalIPs": ["192.0.2.77"]} if name == "greedy" else {}),
+                },
+            }
+            for name, address in (("greedy", "10.96.0.51"), ("other", "10.96.0.52"))
+        ]
+        + [
+            {
+                "kind": "EndpointSlice",
+                "apiVersion": "discovery.k8s.io/v1",
+                "metadata": {
+                    "name": f"{name}-1",
+                    "namespace": "default",
+                    "labels": {"kubernetes.io/service-name": name},
+                },
+                "addressType": "IPv4",
+                "ports": [{"name": "", "port": 8080}],
+                "endpoints": [{"addresses": ["10.244.0.9"]}],
+            }
+            for name in ("greedy", "other")
+        ],
+    }
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps(text))
+    ran = svc("apply", "-f", file, "--node", "node-a")
+    assert "goes without 192.0.2.77:80/tcp: service 'mine'" in ran.err
+    names = {one["name"] for one in svc("services", "-o", "json").json["services"]}
+    assert names == {"mine", "default/greedy:80/tcp", "default/other:80/tcp"}
+    assert balanced.ask("192.0.2.77", 80) == first
+    again = svc("apply", "-f", file, "--node", "node-a", "-o", "json").json["changes"]
+    assert {one["action"] for one in again} <= {"unchanged"}
+    svc("apply", "-f", file, "--node", "node-a", "--force")
+    holders = {one["frontend"]: one["service"] for one in svc("nat", "-o", "json").json["nat"]}
+    assert holders["192.0.2.77:80/tcp"] == "default/greedy:80/tcp"
