@@ -81,7 +81,7 @@ int draw(struct __sk_buff *skb)
 		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < DRAWS; i++) {
-		if (pick_random(block, &pick) == SVC_FOUND_BACKEND)
+		if (pick_new(block, &pick) == SVC_FOUND_BACKEND)
 			count(&tally, pick.port);
 	}
 	return 0;

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import struct
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,27 +16,13 @@ from svcctl.bpf.program import Program
 from svcctl.maps import catalog
 from svcctl.maps import service_codec as codec
 from svcctl.model.service_endpoint import parse_frontend
-from tests.lib.bpf_source import clang
+from tests.lib.bpf_source import compile_program
 
-ROOT = Path(__file__).resolve().parents[2]
 TARGETS = 256
 DRAWS = 16
 RUNS, FOUND, ABSENT, MISSED, WRONG, RETRIES = range(6)
 _PACKET = bytes(64)
 _TARGET = struct.Struct("=20sII")
-
-
-def build(directory: Path) -> str:
-    """Compile the programs as the objects of svcctl are compiled; the path of the result."""
-    source, made = ROOT / "tests/bpf/select.bpf.c", directory / "select.bpf.o"
-    machine = os.uname().machine
-    flags = ["-g", "-O2", "-mcpu=v3", "-Wall", "-Wno-unused-parameter", "-target", "bpf", "-Ibpf/include"]
-    done = subprocess.run(
-        [clang(), *flags, f"-I/usr/include/{machine}-linux-gnu", "-c", str(source), "-o", str(made)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return str(made)
 
 
 class Draws:
@@ -116,7 +101,7 @@ class Draws:
 def draws(state_dir: str, directory: Path) -> Iterator[Draws]:
     """Load the programs on the pinned maps of a state directory."""
     with contextlib.ExitStack() as stack:
-        built = stack.enter_context(Object.open(build(directory)))
+        built = stack.enter_context(Object.open(compile_program("select", directory)))
         for name in built.map_specs:
             if name in catalog.SERVICE_MAPS or name == "drop_stats":
                 built.reuse(name, stack.enter_context(Map.open_pinned(f"{state_dir}/{name}")))
