@@ -27,8 +27,8 @@ def _without(struct: str, *fields: str) -> list[tuple[str, str]]:
 
 
 CHANGES = [
-    *_without("svc_block", "ranges", "lut"),
-    *_without("svc_service", "sources", "reserved"),
+    *_without("svc_block", "ranges"),
+    *_without("svc_service", "sources", "table_size"),
     *_without("svc_backend_id", "zone", "node"),
     *_without("svc_service_stats", "reserved"),
     *_without("svc_backend", "node", "pad"),
@@ -45,7 +45,7 @@ def _cut(*parts: slice) -> Narrow:
 
 
 VALUES: dict[str, Narrow] = {
-    "blocks": _cut(slice(0, 24), slice(32, 40)),
+    "blocks": _cut(slice(0, 24), slice(28, 40)),
     "backend_ids": _cut(slice(0, 8)),
     "service_stats": _cut(slice(0, 56)),
     "backends": _cut(slice(0, 20), slice(24, 28), slice(32, 40)),
