@@ -265,7 +265,7 @@ class AttachCgroupFirst(Services):
     """Maps and programs are made and published in one swap."""
 
     name = "attach-cgroup-first"
-    step = 4
+    step = 8
     questions = KEPT
     old = new = ["plain"]
 
@@ -338,7 +338,7 @@ class UpgradeBalancer(Changed):
     """Programs of both halves under one mark; maps of services made anew."""
 
     name = "upgrade-balancer"
-    step = 4
+    step = 8
     free = True
     new = ["web", "web"]
 
