@@ -14,6 +14,9 @@ from svcctl.model.bad_value import BadValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import TypeVar
+
+    Name = TypeVar("Name", bytes, int)
 
 SIZES = (251, 509, 1_021, 2_039, 4_093, 8_191, 16_381, 32_749, 65_537, 131_071, 655_373)
 """Sizes a table may have: primes, so that every step from 1 on visits every slot."""
@@ -134,9 +137,9 @@ def moved(old: Sequence[bytes], new: Sequence[bytes]) -> int:
     return sum(1 for before, after in zip(old, new, strict=True) if before != after and before in staying)
 
 
-def shares(slots: Iterable[bytes]) -> dict[bytes, int]:
-    """How many slots each backend has."""
-    found: dict[bytes, int] = {}
+def shares(slots: Iterable[Name]) -> dict[Name, int]:
+    """How many slots each backend has; by name, or by whatever stands for one."""
+    found: dict[Name, int] = {}
     for name in slots:
         found[name] = found.get(name, 0) + 1
     return found

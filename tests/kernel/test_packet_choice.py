@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 import pytest
 
 from svcctl.model.flow_hash import flow_hash, slot_of
 from tests.kernel.test_packet_conntrack import CLIENT, Lab, lab
+from tests.lib.frames import mapped
 from tests.lib.svc import svc
 
 __all__ = ["lab"]
 
 DROP = 2
-
-
-def mapped(text: str) -> bytes:
-    """An address as the maps have it."""
-    address = ipaddress.ip_address(text)
-    return address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
 
 
 @pytest.mark.parametrize(("kind", "protocol"), [("tcp", 6), ("udp", 17)])

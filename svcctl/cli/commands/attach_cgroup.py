@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import FILE, Count, Word
-from svcctl.maps.catalog import MAX_BACKENDS, MAX_SERVICES, MAX_SOCKETS
+from svcctl.cli.service_options import size_options
 from svcctl.render.changes import CREATED, DELETED, UNCHANGED, Change
 
 if TYPE_CHECKING:
@@ -33,14 +33,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Keep unconnected UDP of a client on its backend so long, for every service; 0: not; 86400 at most [0].",
 )
-@option("--max-services", type=Count(1, MAX_SERVICES), metavar="N", help="Room for services [4096].")
-@option("--max-backends", type=Count(1, MAX_BACKENDS), metavar="N", help="Room for backends [65536].")
-@option(
-    "--max-sockets",
-    type=Count(1, MAX_SOCKETS),
-    metavar="N",
-    help="Room for sockets and clients remembered [131072].",
-)
+@size_options
 def command(
     env: Env,
     path: str | None,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.packet_params import INTERFACE, ROLE, TIMEOUT
 from svcctl.cli.params import Count
-from svcctl.maps.catalog import MAX_BACKENDS, MAX_FLOWS, MAX_SERVICES, MAX_SOCKETS
+from svcctl.cli.service_options import size_options
+from svcctl.maps.catalog import MAX_FLOWS
 from svcctl.render.changes import CHANGED, CREATED, DELETED, UNCHANGED, Change
 
 if TYPE_CHECKING:
@@ -43,14 +44,7 @@ if TYPE_CHECKING:
 @option(
     "--max-flows", type=Count(1, MAX_FLOWS), metavar="N", help="Room for flows that were answered [131072]."
 )
-@option("--max-services", type=Count(1, MAX_SERVICES), metavar="N", help="Room for services [4096].")
-@option("--max-backends", type=Count(1, MAX_BACKENDS), metavar="N", help="Room for backends [65536].")
-@option(
-    "--max-sockets",
-    type=Count(1, MAX_SOCKETS),
-    metavar="N",
-    help="Room for sockets and clients remembered [131072].",
-)
+@size_options
 def command(
     env: Env,
     names: tuple[str, ...],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from svcctl.cli.env import Env
     from svcctl.state.attach import Attached
+    from svcctl.state.foreign import Foreign
     from svcctl.state.session import State
 
 STATES = {True: "up", False: "down", None: None}
@@ -148,25 +149,30 @@ def _foreign_of_interfaces(state: State, ours: list[Attached]) -> list[tuple[Any
 
     hooks = {"ingress": TCX_INGRESS, "egress": TCX_EGRESS}
     return [
-        (
-            "dev",
-            one.target,
-            None,
-            one.interface,
-            None,
-            one.hook,
-            other.name,
-            other.program_id,
-            None,
-            None,
-            None,
-            "foreign",
-            other.position,
-        )
+        _foreign_row(one, None, other)
         for one in ours
         if one.kind == "dev" and one.hook in hooks
         for other in foreign.others_on_device(state.netns, one.target, hooks[one.hook], {one.program_id})
     ]
+
+
+def _foreign_row(one: Attached, path: str | None, other: Foreign) -> tuple[Any, ...]:
+    """The row of somebody else's program beside `one` of ours."""
+    return (
+        one.kind,
+        one.target,
+        path,
+        one.interface if one.kind == "dev" else None,
+        None,
+        one.hook,
+        other.name,
+        other.program_id,
+        None,
+        None,
+        None,
+        "foreign",
+        other.position,
+    )
 
 
 def _foreign_of_cgroups(ours: list[Attached], paths: dict[int, str | None]) -> list[tuple[Any, ...]]:
@@ -177,21 +183,5 @@ def _foreign_of_cgroups(ours: list[Attached], paths: dict[int, str | None]) -> l
     for one in ours:
         path = paths.get(one.target) if one.kind == "cgroup" else None
         for other in foreign.others_on_cgroup(path, one.hook, one.program_id) if path else ():
-            rows.append(
-                (
-                    "cgroup",
-                    one.target,
-                    path,
-                    None,
-                    None,
-                    one.hook,
-                    other.name,
-                    other.program_id,
-                    None,
-                    None,
-                    None,
-                    "foreign",
-                    other.position,
-                )
-            )
+            rows.append(_foreign_row(one, path, other))
     return rows

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import PREFIX, Count
+from svcctl.cli.service_options import table_options
 from svcctl.cli.service_params import ALGORITHM, BACKEND_SPEC, FRONTEND, KIND, POLICY, SERVICE
 
 if TYPE_CHECKING:
@@ -55,17 +56,7 @@ if TYPE_CHECKING:
     metavar="random|maglev",
     help="How a backend is chosen: by chance, or from a table that other nodes make alike [random].",
 )
-@option(
-    "--stable/--no-stable",
-    default=None,
-    help="With maglev: a changed set moves as few flows as possible, at the price that nodes may differ.",
-)
-@option(
-    "--table-size",
-    type=Count(0, 655_373),
-    metavar="SLOTS",
-    help="With maglev: slots of the table, a prime; 0: the default, 16381.",
-)
+@table_options
 @option(
     "--kind",
     type=KIND,

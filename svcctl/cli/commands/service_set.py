@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import Count
+from svcctl.cli.service_options import table_options
 from svcctl.cli.service_params import ALGORITHM, FRONTEND, KIND, POLICY, SERVICE
 
 if TYPE_CHECKING:
@@ -37,17 +38,7 @@ if TYPE_CHECKING:
     help="Take this frontend away; may be repeated.",
 )
 @option("--algorithm", type=ALGORITHM, metavar="random|maglev", help="How a backend is chosen.")
-@option(
-    "--stable/--no-stable",
-    default=None,
-    help="With maglev: a changed set moves as few flows as possible, at the price that nodes may differ.",
-)
-@option(
-    "--table-size",
-    type=Count(0, 655_373),
-    metavar="SLOTS",
-    help="With maglev: slots of the table, a prime; 0: the default, 16381.",
-)
+@table_options
 @option("--kind", type=KIND, metavar="KIND", help="Kind of the frontends that --frontend names [cluster].")
 @option(
     "--affinity",

@@ -65,6 +65,7 @@ class View:
         self.writer = writer
         self.ranges = read_sources(writer)
         self.tables = read_sets(writer)
+        self.table_digests = {one.place + 1: key for key, one in self.tables.items()}  # by number
         self.backends: dict[int, BackendValue] = {
             U32.unpack(key)[0]: BACKEND.unpack(data) for key, data in writer.map("backends").items()
         }

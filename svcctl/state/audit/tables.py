@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import LUT
+from svcctl.model.maglev import shares
 from svcctl.state import tables
 from svcctl.state.audit.finding import Finding
 
@@ -21,20 +22,18 @@ if TYPE_CHECKING:
 
 def table_fault(view: View, record: Block, wanted: NewBlock, backends: list[int]) -> str:
     """What is wrong with the table that a block names, "" if nothing is. `backends`: ids in the order of the set."""
-    known = {one.place + 1: (key, one) for key, one in view.tables.items()}.get(record.lut)
+    known = view.table_digests.get(record.lut)
     if known is None:
         return f"whose table {record.lut} is not known"
     content = tables.read_table(view.writer, record.lut)
     if content is None:
         return f"whose table {record.lut} has no pin"
-    if len(content) != record.lut_size or tables.digest(content) != known[0]:
+    if len(content) != record.lut_size or tables.digest(content) != known:
         return f"whose table {record.lut} has another content"
     if view.writer.map("lut").lookup(U32.pack(record.lut - 1)) is None:
         return f"whose table {record.lut} is not in lut"
     total = sum(weight for _, weight in wanted.set.members)
-    found: dict[int, int] = {}
-    for number in content:
-        found[number] = found.get(number, 0) + 1
+    found = shares(content)
     for number, (_, weight) in zip(backends, wanted.set.members, strict=True):
         if abs(found.pop(number, 0) - Fraction(len(content) * weight, total)) >= 1:
             return f"whose table {record.lut} is not by its weights"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.model.bad_value import show
 from svcctl.model.bindings_file import FileProblem
+from svcctl.model.sources import problem
 from svcctl.record import Record
 
 if TYPE_CHECKING:
@@ -45,17 +45,9 @@ class ObjectProblem(FileProblem):
 
 def shown(value: object) -> str:
     """A value in the words of JSON, short."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "an array"
     if isinstance(value, int) and not -HUGE < value < HUGE:
         return "a huge number"  # some have more digits than Python wants to write
-    return show(value)
+    return problem.shown(value)
 
 
 def mapping(parent: Mapping[str, object], key: str, place: Place) -> Mapping[str, object]:
