@@ -185,18 +185,21 @@ def is_same(one: Service, other: Service) -> bool:
 
 
 def _essence(member: Member) -> tuple[object, ...]:
-    backend, weight, state, local, _, until_ns, sets = member
-    return backend, weight, state, local, until_ns, sets
+    backend, weight, state, local, _, _, sets = member
+    return backend, weight, state, local, sets
 
 
 def _since(members: Iterable[Member], old: Service | None, now_ns: int) -> tuple[Member, ...]:
-    """Each with the time since when it has its state."""
+    """Each with the time since when it has its state, and when a drain ends: no input says that."""
     known = {each.backend: each for each in old.members} if old else {}
     found = []
     for member in members:
         before = known.get(member.backend)
         same = before is not None and before.state == member.state
-        found.append(member._replace(since_ns=before.since_ns if same and before else now_ns))
+        if before is not None and same:
+            found.append(member._replace(since_ns=before.since_ns, until_ns=before.until_ns))
+        else:
+            found.append(member._replace(since_ns=now_ns))
     return tuple(found)
 
 

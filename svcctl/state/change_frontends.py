@@ -14,6 +14,8 @@ from svcctl.errors import Conflict
 from svcctl.maps import enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.service_layouts import FRONTEND_KEY
+from svcctl.model.constants import PROTOCOL_NAMES
+from svcctl.model.prefix import format_address
 from svcctl.model.service import blocked_addresses, families, frontend_flags
 from svcctl.model.service_endpoint import format_frontend, is_zero
 from svcctl.state.change_source import STRAY
@@ -52,8 +54,14 @@ def keys_of(service: Service) -> list[bytes]:
     return keys + [codec.blocked_key(address) for _, address in blocked_addresses(service)]
 
 
-def _show(key: bytes) -> str:
-    return format_frontend(codec.decode_frontend(*FRONTEND_KEY.unpack(key)[:3]))
+def show_key(key: bytes) -> str:
+    """What a key of `frontends` is, with the word for it: a frontend, or an address whose other ports are refused."""
+    address, port, protocol, _ = FRONTEND_KEY.unpack(key)
+    if (port, protocol) == (0, 0):
+        return f"address {format_address(codec.family_of(address), address)} (other ports)"
+    if protocol not in PROTOCOL_NAMES:
+        return f"frontend key {key.hex()}"
+    return f"frontend {format_frontend(codec.decode_frontend(address, port, protocol))}"
 
 
 def holders(parts: Sequence[Pair]) -> tuple[dict[bytes, int], dict[bytes, int]]:
@@ -69,9 +77,7 @@ def holders(parts: Sequence[Pair]) -> tuple[dict[bytes, int], dict[bytes, int]]:
                 first = parts[other].want
                 assert first is not None
                 assert want is not None
-                raise Conflict(
-                    f"frontend {_show(key)} is asked for by services {first.name!r} and {want.name!r}"
-                )
+                raise Conflict(f"{show_key(key)} is asked for by services {first.name!r} and {want.name!r}")
     return before, after
 
 
@@ -145,7 +151,7 @@ def plan_words(
                 if owner is not None and owner not in mine:
                     assert want is not None
                     raise Conflict(
-                        f"service {want.name}: frontend {_show(key)} belongs to service {source.name(owner)!r}",
+                        f"service {want.name}: {show_key(key)} belongs to service {source.name(owner)!r}",
                         hint="'svcctl service set' or 'svcctl service delete' on that one frees it",
                     )
                 added += owner is None

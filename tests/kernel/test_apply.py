@@ -566,3 +566,15 @@ def test_a_service_in_the_way_stops_only_the_frontend_it_has(balanced: Balanced,
     svc("apply", "-f", file, "--node", "node-a", "--force")
     holders = {one["frontend"]: one["service"] for one in svc("nat", "-o", "json").json["nat"]}
     assert holders["192.0.2.77:80/tcp"] == "default/greedy:80/tcp"
+
+
+def test_an_export_with_a_drain_under_way_is_no_change(balanced: Balanced, tmp_path: Path) -> None:
+    """No file says when a drain ends; one that asks for what is there leaves the end alone."""
+    names = balanced.farm.many(2)
+    balanced.add("web", "10.96.0.1:80/tcp", backends=names)
+    svc("backend", "drain", "web", names[0], "--after", 600)
+    file = tmp_path / "export.json"
+    file.write_text(svc("export").out)
+    before = svc("backends", "-o", "json").json
+    assert "1 unchanged" in svc("apply", "-f", file).out
+    assert svc("backends", "-o", "json").json == before

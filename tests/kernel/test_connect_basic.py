@@ -290,3 +290,14 @@ def test_same_address_as_frontend_and_backend(balanced: Balanced) -> None:
         one.send(b"?")
         assert balanced.farm.reply() == backend
         assert one.recvfrom(64)[1] == one.getpeername() == ("127.0.1.1", 8080)
+
+
+def test_an_address_that_two_services_block(balanced: Balanced) -> None:
+    """The other ports of an address are refused for one service: another is told whose it is."""
+    balanced.add("one", "10.96.40.1:80/tcp", block=True)
+    for words in (
+        ("add", "two", "--frontend", "10.96.40.1:81/tcp"),
+        ("add", "two", "--frontend", "10.96.40.1:82/udp"),
+    ):
+        ran = svc("service", *words, "--block", code=6)
+        assert "address 10.96.40.1 (other ports) belongs to service 'one'" in ran.err

@@ -12,18 +12,15 @@ from svcctl.maps.service_layouts import (
     BACKEND_ID,
     BACKEND_KEY,
     FRONTEND,
-    FRONTEND_KEY,
     MEMBER_KEY,
     SLOT_KEY,
     BackendId,
     MemberKey,
     SlotKey,
 )
-from svcctl.model.constants import PROTOCOL_NAMES
-from svcctl.model.prefix import format_address
-from svcctl.model.service_endpoint import format_backend, format_frontend
+from svcctl.model.service_endpoint import format_backend
 from svcctl.state.audit.finding import Finding
-from svcctl.state.change_frontends import words_of
+from svcctl.state.change_frontends import show_key, words_of
 from svcctl.state.services import as_backend
 
 if TYPE_CHECKING:
@@ -48,7 +45,7 @@ def frontends(view: View) -> Iterator[Finding]:
             if key in wanted:
                 yield Finding(
                     "frontends",
-                    f"{_show(key)} is claimed by {owners[key]} and {one}",
+                    f"{show_key(key)} is claimed by {owners[key]} and {one}",
                     None,
                     "'svcctl service set NAME --no-frontend' takes it from one of them",
                 )
@@ -60,20 +57,11 @@ def frontends(view: View) -> Iterator[Finding]:
         if have != word and not (have is not None and FRONTEND.unpack(have).lane in unclear):
             what = "is missing" if have is None else f"is {_word(have)} instead of {_word(word)}"
             yield Finding(
-                "frontends", f"{owners[key]}: {_show(key)} {what}", partial(table.update, key, word)
+                "frontends", f"{owners[key]}: {show_key(key)} {what}", partial(table.update, key, word)
             )
     for key, word in view.words.items():
         if key not in wanted and FRONTEND.unpack(word).lane not in unclear:
-            yield Finding("frontends", f"{_show(key)} is no service's", partial(table.delete, key))
-
-
-def _show(key: bytes) -> str:
-    address, port, protocol, _ = FRONTEND_KEY.unpack(key)
-    if (port, protocol) == (0, 0):
-        return f"address {format_address(codec.family_of(address), address)} (other ports)"
-    if protocol not in PROTOCOL_NAMES:
-        return f"frontend key {key.hex()}"
-    return f"frontend {format_frontend(codec.decode_frontend(address, port, protocol))}"
+            yield Finding("frontends", f"{show_key(key)} is no service's", partial(table.delete, key))
 
 
 def _word(word: bytes) -> str:
