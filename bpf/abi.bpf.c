@@ -23,6 +23,7 @@ ANCHOR(enum, svc_verdict);
 ANCHOR(enum, svc_client_kind);
 ANCHOR(enum, svc_config_flag);
 ANCHOR(enum, svc_node_class);
+ANCHOR(enum, svc_node_flag);
 ANCHOR(enum, svc_service_flag);
 ANCHOR(enum, svc_frontend_kind);
 ANCHOR(enum, svc_member_state);

@@ -25,6 +25,10 @@ enum svc_flow_kind {
 	SVC_FLOW_LOCAL = 4, /* chosen from the local block */
 	SVC_FLOW_ONE_SIDED = 8, /* the other direction is never seen */
 	SVC_FLOW_OTHER_PORT = 16, /* the client's own port was taken */
+	SVC_FLOW_TUNNEL = 32, /* not translated here: `node` does that */
+	SVC_FLOW_DSR = 64, /* `node` brings the requests, but gets no answers */
+	SVC_FLOW_TABLE = 128, /* chosen by a table: any node may go on with it */
+	SVC_FLOW_MASQUERADE = 256, /* the backend sees this node's address */
 };
 
 /* What was seen of a direction. */
@@ -65,7 +69,8 @@ struct svc_flow {
 	__u32 sequence; /* of TCP, until answered: what the client is to acknowledge */
 	__u8 seen; /* enum svc_flow_seen, of this direction */
 	__u8 other; /* the same of the other direction */
-	__u8 pad[6];
+	__u16 pad;
+	__u32 node; /* the other end of the tunnel, 0: no tunnel; may change */
 };
 _Static_assert(sizeof(struct svc_flow) == 104, "svc_flow");
 
@@ -103,13 +108,33 @@ enum svc_device_flag {
 /* An interface that is attached, by its index. */
 struct svc_device {
 	__u32 role; /* enum svc_role */
-	__u32 flags; /* enum svc_device_flag */
+	__u16 flags; /* enum svc_device_flag */
+	__u16 mtu; /* 0: not known */
 };
 _Static_assert(sizeof(struct svc_device) == 8, "svc_device");
+
+/* A node of the cluster, by its number, which node_addresses name. Only the
+ * addresses are for programs: where it takes tunnelled packets. All zeros: it has
+ * none of that family. */
+struct svc_node {
+	__u8 address4[16];
+	__u8 address6[16];
+	char name[64]; /* zero padded UTF-8 */
+	char owner[64];
+	char zone[32];
+	__u32 flags; /* enum svc_node_flag */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct svc_node) == 200, "svc_node");
+
+enum svc_node_flag {
+	SVC_NODE_BY_HAND = 1, /* `nodes add`, not an input */
+};
 
 enum svc_packet_flag {
 	SVC_PACKET_KEEP = 1, /* TCP flows whose backend left go on: no RST */
 	SVC_PACKET_RESET_UNKNOWN = 2, /* TCP to a service that nobody knows: RST */
+	SVC_PACKET_CLAMP = 4, /* lower the MSS of connections that are tunnelled */
 };
 
 /* Idle times after which a flow is no more, in ms. */
@@ -128,7 +153,13 @@ struct svc_packet_config {
 	/* Until then nobody opens a flow: another map is just put in the place of
 	 * that of flows, and one opened now might be in one of them only. */
 	__u64 hold_until_ns;
-	__u32 reserved[20];
+	/* Of this node in tunnels; all zeros: none, and none are used. */
+	__u8 address4[16];
+	__u8 address6[16];
+	__u16 tunnel_port; /* UDP */
+	__u16 tunnel_mtu; /* most on the wire, IP header included; 0: the interface's */
+	__u32 no_dsr; /* `set` in source_ranges: clients whose answers are tunnelled */
+	__u32 reserved[10];
 };
 _Static_assert(sizeof(struct svc_packet_config) == 128, "svc_packet_config");
 
@@ -146,7 +177,13 @@ enum svc_packet_event {
 	SVC_PACKET_FRAGMENTS = 9, /* later fragments translated */
 	SVC_PACKET_HEALED = 10, /* the other direction had been evicted */
 	SVC_PACKET_HELD = 11, /* dropped for hold_until_ns; to be sent again */
-	SVC_PACKET_EVENTS = 12,
+	SVC_PACKET_TUNNELLED = 12, /* flows that go to another node */
+	SVC_PACKET_FROM_TUNNEL = 13, /* flows that another node sent here */
+	SVC_PACKET_PICKED_UP = 14, /* flows in mid-life that another node began */
+	SVC_PACKET_NODE_CHANGED = 15, /* the other end of a flow's tunnel did */
+	SVC_PACKET_MASQUERADED = 16, /* flows with this node's address */
+	SVC_PACKET_TOO_BIG = 17, /* answered so */
+	SVC_PACKET_EVENTS = 18,
 };
 
 /* Index of `tails`. */
@@ -156,6 +193,13 @@ enum svc_tail {
 	SVC_TAIL_ICMP_FROM = 2, /* an ICMP error from a workload */
 	SVC_TAIL_ICMP_TO = 3, /* an ICMP error to a workload */
 	SVC_TAIL_ICMP_OUTSIDE = 4, /* an ICMP error from outside */
+	SVC_TAIL_OPEN_OUTSIDE = 5, /* a new flow from outside */
+	SVC_TAIL_DECAPSULATE = 6, /* a tunnelled packet */
+	SVC_TAIL_OPEN_TUNNEL = 7, /* a new flow out of a tunnel */
+	SVC_TAIL_ANSWER_TUNNEL = 8, /* RST or ICMP, back through the tunnel */
+	SVC_TAIL_ICMP_TUNNEL = 9, /* an ICMP error out of a tunnel */
+	SVC_TAIL_TOO_BIG = 10, /* an answer: too big, or too many hops */
+	SVC_TAIL_ICMP_LEAVING = 11, /* an ICMP error of the node to the outside */
 	SVC_TAILS = 16,
 };
 
@@ -174,6 +218,11 @@ enum svc_tail {
 #define SVC_FLOW_CHECK_11 0x165667b19e3779f9ULL
 
 #define SVC_ROUTE_SHIFT 28
+
+/* Tunnels: VXLAN with this number, so that whoever else uses the port is left
+ * alone. */
+#define SVC_TUNNEL_VNI 0xca11c0
+#define SVC_TUNNEL_PORT 4789
 
 /* Of flow_filter, whose index is the highest 16 bits of the sum over a key's
  * words alone. */

@@ -43,10 +43,10 @@ SVC_ARRAY(service_stats, struct svc_service_stats, SVC_DEFAULT_SERVICES * 2);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct svc_node_key);
-	__type(value, __u32); /* enum svc_node_class */
+	__type(value, __u32); /* enum svc_node_class and more */
 } node_addresses SEC(".maps");
 
 struct {

@@ -28,6 +28,9 @@ enum svc_frontend_flag {
 	SVC_FRONTEND_FILTERED = 2, /* has source ranges: not for sockets */
 	SVC_FRONTEND_HOST = 4, /* only for sockets of the node's namespace */
 	SVC_FRONTEND_BLOCK = 8, /* an address whose other ports are refused */
+	SVC_FRONTEND_OUTSIDE_LOCAL = 16, /* clients from outside get the local block */
+	SVC_FRONTEND_TABLE = 32, /* the service has a table */
+	SVC_FRONTEND_DSR = 64, /* another node's backend answers by itself */
 };
 
 /* Read as one 8-byte word; `mark` is flags and, from bit 8 on, a digest of the
@@ -178,11 +181,18 @@ struct svc_node_key {
 };
 _Static_assert(sizeof(struct svc_node_key) == 20, "svc_node_key");
 
+/*
+ * Whose addresses these are. An element of node_addresses is one of these in its
+ * lowest byte, flags, and from SVC_NODE_SHIFT on the node's number, 0 for this one.
+ */
 enum svc_node_class {
-	SVC_NODE_OWN = 1,
-	SVC_NODE_PEER = 2,
-	SVC_NODE_POD = 3,
+	SVC_NODE_OWN = 1, /* this node's, where node ports are served */
+	SVC_NODE_PEER = 2, /* another node's */
+	SVC_NODE_POD = 3, /* a node's workloads' */
 };
+
+#define SVC_NODE_PORTS 0x100 /* of another node's: node ports are served there */
+#define SVC_NODE_SHIFT 12
 
 /* Who is admitted to a frontend with source ranges: prefixlen counts from
  * `set`. A set is of one family, so ::/0 admits nobody of IPv4. */
@@ -206,6 +216,7 @@ enum svc_service_flag {
 	SVC_SERVICE_EXTERNAL_LOCAL = 2,
 	SVC_SERVICE_BLOCK = 4,
 	SVC_SERVICE_DROP = 8, /* verdict of an empty set */
+	SVC_SERVICE_DSR = 16, /* external mode: backends on other nodes answer by themselves */
 };
 
 struct svc_service {

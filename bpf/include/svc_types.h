@@ -48,7 +48,14 @@ enum svc_drop_reason {
 	SVC_DROP_NO_WRITE = 9, /* a packet could not be changed */
 	SVC_DROP_BACKEND_GONE = 10, /* a TCP flow's backend left its service */
 	SVC_DROP_UNKNOWN_FLOW = 11, /* TCP to a service that nobody has opened */
-	SVC_DROP_REASONS = 12,
+	SVC_DROP_NO_NODE = 12, /* the backend's node or this one has no address for tunnels */
+	SVC_DROP_NO_ROUTE = 13, /* nowhere to send it to */
+	SVC_DROP_NOT_A_PEER = 14, /* a tunnelled packet from who is no node */
+	SVC_DROP_NOT_A_FLOW = 15, /* a tunnelled packet to no service */
+	SVC_DROP_OTHER_NODE = 16, /* a tunnelled packet of a flow that another node sends */
+	SVC_DROP_TOO_BIG = 17, /* for the tunnel; answered so */
+	SVC_DROP_HOPS = 18, /* its time to live was over */
+	SVC_DROP_REASONS = 19,
 };
 
 /* Position of a map in `usage`. */

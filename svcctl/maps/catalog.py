@@ -114,6 +114,7 @@ PACKET_MAPS = {
     "fragments": MapShape(LRU_HASH, 12, 16),
     "flow_filter": MapShape(ARRAY, 4, 4),
     "devices": MapShape(HASH, 4, 8),
+    "nodes": MapShape(HASH, 4, 200),
     "packet_config": MapShape(ARRAY, 4, 128),
     "packet_stats": MapShape(PERCPU_ARRAY, 4, 8),
     "packet_scratch": MapShape(PERCPU_ARRAY, 4, 432),

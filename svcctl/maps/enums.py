@@ -8,6 +8,7 @@ DROP_NO_SOCKET, DROP_BAD_DESTINATION, DROP_UNSTABLE = range(3)
 DROP_REASONS = (
     "no_socket", "bad_destination", "unstable", "no_backend", "verdict", "filtered", "blocked",
     "no_port", "no_flow", "no_write", "backend_gone", "unknown_flow",
+    "no_node", "no_route", "not_a_peer", "not_a_flow", "other_node", "too_big", "hops",
 )  # fmt: skip
 DROP_REASON = {
     "SVC_DROP_NO_SOCKET": 0,
@@ -22,7 +23,14 @@ DROP_REASON = {
     "SVC_DROP_NO_WRITE": 9,
     "SVC_DROP_BACKEND_GONE": 10,
     "SVC_DROP_UNKNOWN_FLOW": 11,
-    "SVC_DROP_REASONS": 12,
+    "SVC_DROP_NO_NODE": 12,
+    "SVC_DROP_NO_ROUTE": 13,
+    "SVC_DROP_NOT_A_PEER": 14,
+    "SVC_DROP_NOT_A_FLOW": 15,
+    "SVC_DROP_OTHER_NODE": 16,
+    "SVC_DROP_TOO_BIG": 17,
+    "SVC_DROP_HOPS": 18,
+    "SVC_DROP_REASONS": 19,
 }
 
 USAGE_BINDINGS, USAGE_EXACT, USAGE_DESTINATIONS = range(3)
@@ -77,11 +85,15 @@ SWAP_NONE, SWAP_FORWARD = 0, 1
 SWAP_PHASE = {"SVC_SWAP_NONE": 0, "SVC_SWAP_FORWARD": 1}
 
 FRONTEND_LOCAL, FRONTEND_FILTERED, FRONTEND_HOST, FRONTEND_BLOCK = 1, 2, 4, 8
+FRONTEND_OUTSIDE_LOCAL, FRONTEND_TABLE, FRONTEND_DSR = 16, 32, 64
 FRONTEND_FLAG = {
     "SVC_FRONTEND_LOCAL": 1,
     "SVC_FRONTEND_FILTERED": 2,
     "SVC_FRONTEND_HOST": 4,
     "SVC_FRONTEND_BLOCK": 8,
+    "SVC_FRONTEND_OUTSIDE_LOCAL": 16,
+    "SVC_FRONTEND_TABLE": 32,
+    "SVC_FRONTEND_DSR": 64,
 }
 VERDICT_REJECT, VERDICT_DROP = 0, 1
 VERDICT = {"SVC_VERDICT_REJECT": 0, "SVC_VERDICT_DROP": 1}
@@ -98,12 +110,18 @@ CONFIG_FLAG = {
 }
 NODE_OWN, NODE_PEER, NODE_POD = 1, 2, 3
 NODE_CLASS = {"SVC_NODE_OWN": 1, "SVC_NODE_PEER": 2, "SVC_NODE_POD": 3}
+NODE_PORTS, NODE_SHIFT = 0x100, 12
+"""Of an element of `node_addresses`: a flag, and where the node's number begins."""
+NODE_BY_HAND = 1
+NODE_FLAG = {"SVC_NODE_BY_HAND": 1}
 SERVICE_INTERNAL_LOCAL, SERVICE_EXTERNAL_LOCAL, SERVICE_BLOCK, SERVICE_DROP = 1, 2, 4, 8
+SERVICE_DSR = 16
 SERVICE_FLAG = {
     "SVC_SERVICE_INTERNAL_LOCAL": 1,
     "SVC_SERVICE_EXTERNAL_LOCAL": 2,
     "SVC_SERVICE_BLOCK": 4,
     "SVC_SERVICE_DROP": 8,
+    "SVC_SERVICE_DSR": 16,
 }
 FRONTEND_KIND = {
     "SVC_KIND_CLUSTER": 0,
@@ -117,12 +135,17 @@ MEMBER_LOCAL, MEMBER_NOT_CLUSTER, MEMBER_NOT_LOCAL = 1, 2, 4
 MEMBER_FLAG = {"SVC_MEMBER_LOCAL": 1, "SVC_MEMBER_NOT_CLUSTER": 2, "SVC_MEMBER_NOT_LOCAL": 4}
 
 FLOW_REPLY, FLOW_SELF, FLOW_LOCAL, FLOW_ONE_SIDED, FLOW_OTHER_PORT = 1, 2, 4, 8, 16
+FLOW_TUNNEL, FLOW_DSR, FLOW_TABLE, FLOW_MASQUERADE = 32, 64, 128, 256
 FLOW_KIND = {
     "SVC_FLOW_REPLY": 1,
     "SVC_FLOW_SELF": 2,
     "SVC_FLOW_LOCAL": 4,
     "SVC_FLOW_ONE_SIDED": 8,
     "SVC_FLOW_OTHER_PORT": 16,
+    "SVC_FLOW_TUNNEL": 32,
+    "SVC_FLOW_DSR": 64,
+    "SVC_FLOW_TABLE": 128,
+    "SVC_FLOW_MASQUERADE": 256,
 }
 SEEN_FIN, SEEN_RST, SEEN_REPLY, SEEN_MOVED, SEEN_RESET = 1, 2, 4, 8, 16
 FLOW_SEEN = {
@@ -141,11 +164,12 @@ ROUTE = {
 }
 DEVICE_PEER, DEVICE_NEIGHBOUR = 1, 2
 DEVICE_FLAG = {"SVC_DEVICE_PEER": 1, "SVC_DEVICE_NEIGHBOUR": 2}
-PACKET_KEEP, PACKET_RESET_UNKNOWN = 1, 2
-PACKET_FLAG = {"SVC_PACKET_KEEP": 1, "SVC_PACKET_RESET_UNKNOWN": 2}
+PACKET_KEEP, PACKET_RESET_UNKNOWN, PACKET_CLAMP = 1, 2, 4
+PACKET_FLAG = {"SVC_PACKET_KEEP": 1, "SVC_PACKET_RESET_UNKNOWN": 2, "SVC_PACKET_CLAMP": 4}
 PACKET_EVENTS = (
     "opened", "answered", "expired", "recycled", "reselected", "other_port", "rejected", "resets", "icmp",
-    "fragments", "healed", "held",
+    "fragments", "healed", "held", "tunnelled", "from_tunnel", "picked_up", "node_changed", "masqueraded",
+    "too_big",
 )  # fmt: skip
 PACKET_EVENT = {
     "SVC_PACKET_OPENED": 0,
@@ -160,7 +184,13 @@ PACKET_EVENT = {
     "SVC_PACKET_FRAGMENTS": 9,
     "SVC_PACKET_HEALED": 10,
     "SVC_PACKET_HELD": 11,
-    "SVC_PACKET_EVENTS": 12,
+    "SVC_PACKET_TUNNELLED": 12,
+    "SVC_PACKET_FROM_TUNNEL": 13,
+    "SVC_PACKET_PICKED_UP": 14,
+    "SVC_PACKET_NODE_CHANGED": 15,
+    "SVC_PACKET_MASQUERADED": 16,
+    "SVC_PACKET_TOO_BIG": 17,
+    "SVC_PACKET_EVENTS": 18,
 }
 TAIL = {
     "SVC_TAIL_OPEN": 0,
@@ -168,6 +198,13 @@ TAIL = {
     "SVC_TAIL_ICMP_FROM": 2,
     "SVC_TAIL_ICMP_TO": 3,
     "SVC_TAIL_ICMP_OUTSIDE": 4,
+    "SVC_TAIL_OPEN_OUTSIDE": 5,
+    "SVC_TAIL_DECAPSULATE": 6,
+    "SVC_TAIL_OPEN_TUNNEL": 7,
+    "SVC_TAIL_ANSWER_TUNNEL": 8,
+    "SVC_TAIL_ICMP_TUNNEL": 9,
+    "SVC_TAIL_TOO_BIG": 10,
+    "SVC_TAIL_ICMP_LEAVING": 11,
     "SVC_TAILS": 16,
 }
 
@@ -185,6 +222,7 @@ ALL = {
     "svc_client_kind": CLIENT_KIND,
     "svc_config_flag": CONFIG_FLAG,
     "svc_node_class": NODE_CLASS,
+    "svc_node_flag": NODE_FLAG,
     "svc_service_flag": SERVICE_FLAG,
     "svc_frontend_kind": FRONTEND_KIND,
     "svc_member_state": MEMBER_STATE,

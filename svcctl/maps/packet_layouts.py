@@ -12,6 +12,8 @@ from svcctl.record import Record
 ROUTE_SHIFT = 28
 FILTER_SLOTS, FILTER_TIME_SHIFT = 65_536, 30
 """Entries of `flow_filter`, and the unit of its times: 2**30 ns."""
+TUNNEL_VNI, TUNNEL_PORT = 0xCA11C0, 4789
+"""VXLAN network identifier of our tunnels, and the UDP port unless another one is set."""
 ROUTE_TIME_SHIFT = 20
 """`route_time` counts units of 2**20 ns."""
 
@@ -51,7 +53,8 @@ class FlowValue(Record):
     sequence: int
     seen: int
     other: int
-    pad: bytes = b""
+    pad: int = 0
+    node: int = 0
 
 
 class FragmentKey(Record):
@@ -78,6 +81,19 @@ class Device(Record):
 
     role: int
     flags: int
+    mtu: int = 0
+
+
+class NodeValue(Record):
+    """struct svc_node: a node of the cluster, by its number; addresses of 16 bytes, all zeros: none."""
+
+    address4: bytes
+    address6: bytes
+    name: bytes
+    owner: bytes
+    zone: bytes
+    flags: int
+    pad: int = 0
 
 
 class PacketConfig(Record):
@@ -95,15 +111,21 @@ class PacketConfig(Record):
     ports: int
     pad: int = 0
     hold_until_ns: int = 0
+    address4: bytes = b""
+    address6: bytes = b""
+    tunnel_port: int = 0
+    tunnel_mtu: int = 0
+    no_dsr: int = 0
     reserved: bytes = b""
 
 
 FLOW_KEY = Layout("svc_flow_key", FlowKey, "16s 16s H H B 3s")
-FLOW = Layout("svc_flow", FlowValue, "16s 16s H H I I I I I Q Q Q I I I I B B 6s")
+FLOW = Layout("svc_flow", FlowValue, "16s 16s H H I I I I I Q Q Q I I I I B B H I")
 FRAGMENT_KEY = Layout("svc_fragment_key", FragmentKey, "I I H B B")
 FRAGMENT = Layout("svc_fragment", FragmentValue, "H H I Q")
-DEVICE = Layout("svc_device", Device, "I I")
-PACKET_CONFIG = Layout("svc_packet_config", PacketConfig, "I I I I I I I I H H I Q 80s")
+DEVICE = Layout("svc_device", Device, "I H H")
+NODE = Layout("svc_node", NodeValue, "16s 16s 64s 64s 32s I I")
+PACKET_CONFIG = Layout("svc_packet_config", PacketConfig, "I I I I I I I I H H I Q 16s 16s H H I 40s")
 
 MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "flows": (FLOW_KEY, FLOW),
@@ -111,6 +133,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "fragments": (FRAGMENT_KEY, FRAGMENT),
     "flow_filter": (None, None),
     "devices": (None, DEVICE),
+    "nodes": (None, NODE),
     "packet_config": (None, PACKET_CONFIG),
     "packet_stats": (None, None),
     "packet_scratch": (None, None),
@@ -118,7 +141,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
 }
 """As catalog.LAYOUTS, of the maps of the packet path."""
 
-ALL: tuple[Layout[Any], ...] = (FLOW_KEY, FLOW, FRAGMENT_KEY, FRAGMENT, DEVICE, PACKET_CONFIG)
+ALL: tuple[Layout[Any], ...] = (FLOW_KEY, FLOW, FRAGMENT_KEY, FRAGMENT, DEVICE, NODE, PACKET_CONFIG)
 
 CHECK_FACTORS = (
     0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F,

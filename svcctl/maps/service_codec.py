@@ -78,6 +78,7 @@ def service_flags(service: Service) -> int:
     return (
         (enums.SERVICE_INTERNAL_LOCAL if service.internal_local else 0)
         | (enums.SERVICE_EXTERNAL_LOCAL if service.external_local else 0)
+        | (enums.SERVICE_DSR if service.dsr else 0)
         | (enums.SERVICE_BLOCK if service.block else 0)
         | (enums.SERVICE_DROP if service.drop else 0)
     )
@@ -152,6 +153,7 @@ def decode_service(
         health_port=value.health_port,
         local_ready=value.local_ready,
         table_size=value.table_size,
+        dsr=bool(value.flags & enums.SERVICE_DSR),
     )
 
 

@@ -44,6 +44,9 @@ FRONTEND_LOCAL = 1
 FRONTEND_FILTERED = 2
 FRONTEND_HOST = 4
 FRONTEND_BLOCK = 8
+FRONTEND_OUTSIDE_LOCAL = 16
+FRONTEND_TABLE = 32
+FRONTEND_DSR = 64
 """As enum svc_frontend_flag."""
 
 REJECT = 0
@@ -108,7 +111,7 @@ if TYPE_CHECKING:
         sets: int = IN_BOTH
 
     class Lane(NamedTuple):
-        """The two sets of one family. `local` is None when no policy of the service asks for it."""
+        """The two sets of one family. `local` is None when nobody is to be kept on this node."""
 
         family: int
         cluster: BackendSet
@@ -123,6 +126,7 @@ if TYPE_CHECKING:
         none: all. The order of `frontends` and `members` is that of their entries in the maps and means
         nothing. `health_port`: where 'svcctl health' answers whether this node has ready backends, and
         `local_ready` how many it has; 0: nowhere. `table_size`: slots of its Maglev tables, 0: the default.
+        `dsr`: backends on other nodes answer clients from outside by themselves, not through this node.
         """
 
         name: str
@@ -142,6 +146,7 @@ if TYPE_CHECKING:
         health_port: int = 0
         local_ready: int = 0
         table_size: int = 0
+        dsr: bool = False
 
 else:
     from collections import namedtuple
@@ -155,8 +160,8 @@ else:
     Service = namedtuple(
         "Service",
         "name id affinity_seconds algorithm internal_local external_local block drop node_port owner sources"
-        " frontends members changed_ns health_port local_ready table_size",
-        defaults=(0, 0, RANDOM, False, False, False, False, 0, "", (), (), (), 0, 0, 0, 0),
+        " frontends members changed_ns health_port local_ready table_size dsr",
+        defaults=(0, 0, RANDOM, False, False, False, False, 0, "", (), (), (), 0, 0, 0, 0, False),
     )
 
 
@@ -241,11 +246,12 @@ def same_choice(one: BackendSet | None, other: BackendSet | None) -> bool:
 
 
 def frontend_flags(service: Service, frontend: ServiceFrontend) -> int:
-    """FRONTEND_LOCAL, FRONTEND_FILTERED and FRONTEND_HOST, as far as they hold; for sockets of this host.
+    """Bits FRONTEND_..., as far as they hold.
 
-    The internal policy is for the cluster kind alone. A socket of this host is inside, and what comes from
-    inside to an external, load-balancer or node-port frontend gets all backends whatever the two policies
-    say: the short circuit of kube-proxy, without which clients on a node that has no backend were cut off.
+    The internal policy is for the cluster kind alone, and for everybody. Clients inside (sockets of this host,
+    workloads, other nodes) get all backends of an external, load-balancer or node-port frontend whatever the two
+    policies say: the short circuit of kube-proxy, without which clients on a node that has no backend were cut
+    off. The external policy (FRONTEND_OUTSIDE_LOCAL) is for those from outside.
     """
     (family, address, _, _), kind = frontend
     flags = 0
@@ -255,6 +261,12 @@ def frontend_flags(service: Service, frontend: ServiceFrontend) -> int:
         flags |= FRONTEND_FILTERED
     if kind == KIND_NODE_PORT or is_loopback(family, address) or is_zero(family, address):
         flags |= FRONTEND_HOST
+    if service.external_local and kind != KIND_CLUSTER:
+        flags |= FRONTEND_OUTSIDE_LOCAL
+    if service.algorithm != RANDOM:
+        flags |= FRONTEND_TABLE
+    if service.dsr and kind != KIND_CLUSTER:
+        flags |= FRONTEND_DSR
     return flags
 
 
@@ -266,6 +278,11 @@ def is_filtered(sources: Iterable[Prefix], family: int) -> bool:
     """
     given = list(sources)
     return bool(given) and not any(each.family == family and not each.length for each in given)
+
+
+def reaches_outside(service: Service) -> bool:
+    """Whether clients outside are to reach it: one of its frontends is not of the cluster kind."""
+    return any(kind != KIND_CLUSTER for _, kind in service.frontends)
 
 
 def blocked_addresses(service: Service) -> list[tuple[int, bytes]]:
@@ -291,7 +308,8 @@ def _lane(service: Service, family: int) -> Lane:
     empty = DROP if service.drop else REJECT
     everyone = eligible(service.members, family)
     local = None
-    if service.internal_local or service.external_local:
+    if service.internal_local or service.external_local or reaches_outside(service):
+        # Also for what other nodes send through the tunnel: it is not sent on.
         here = eligible(service.members, family, local_only=True)
         local = _set(service, LOCAL_SET, family, here, DROP if everyone else empty)
     return Lane(family, _set(service, CLUSTER_SET, family, everyone, empty), local)

@@ -233,6 +233,10 @@ def _policy(local: bool) -> str:
     return "local" if local else "cluster"
 
 
+def _mode(dsr: bool) -> str:
+    return "dsr" if dsr else "tunnel"
+
+
 def _or_none(value: object) -> str:
     return str(value) if value else "none"
 
@@ -258,5 +262,6 @@ _OPTIONS: tuple[tuple[str, str, Callable[..., str]], ...] = (
     ("table_size", "table-size", _or_none),
     ("health_port", "health-port", _or_none),
     ("local_ready", "local-ready", str),
+    ("dsr", "external-mode", _mode),
 )
 """Field, name on the command line, its text."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from svcctl.errors import Conflict
 from svcctl.maps import catalog
-from svcctl.maps.packet_layouts import PACKET_CONFIG, PacketConfig
+from svcctl.maps.packet_layouts import PACKET_CONFIG, TUNNEL_PORT, PacketConfig
 from svcctl.record import Record
 from svcctl.state import balancer, swap
 from svcctl.state.programs import load_object
@@ -30,7 +30,7 @@ DEFAULTS = PacketConfig(
     fragment_ms=30_000,
     first_port=20_000,
     ports=10_000,
-    reserved=bytes(80),
+    tunnel_port=TUNNEL_PORT,
 )
 """What a new packet path has."""
 TIMEOUTS = {

@@ -69,6 +69,7 @@ TYPES = {
     "fragments": ("struct svc_fragment_key", "struct svc_fragment"),
     "flow_filter": ("__u32", "__u32"),
     "devices": ("__u32", "struct svc_device"),
+    "nodes": ("__u32", "struct svc_node"),
     "source_ranges": ("struct svc_range_key", "__u32"),
     "packet_config": ("__u32", "struct svc_packet_config"),
     "packet_stats": ("__u32", "__u64"),

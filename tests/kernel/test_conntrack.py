@@ -165,7 +165,7 @@ def test_halves_and_torn_entries(cluster: Cluster) -> None:
     )
     now = time.monotonic_ns()
     key = FlowKey(backend, client, 8080, 40000, 6, bytes(3))
-    value = FlowValue(service, client, 80, 40000, 1, 0, 9, 9, 0, now, now, 0, 0, 0, 0, 0, 0, 0, bytes(6))
+    value = FlowValue(service, client, 80, 40000, 1, 0, 9, 9, 0, now, now, 0, 0, 0, 0, 0, 0, 0)
     raw(key, value, "flows")
     (row,) = listed()
     assert (row["source"], row["destination"]) == (f"{cluster.client.address}:40000", f"{VIP}:80")

@@ -273,7 +273,7 @@ def entries(row: Row, seen: int, other: int) -> list[tuple[FlowKey, FlowValue]]:
     where = key(row.protocol)
     value = packet_codec.with_check(
         where,
-        FlowValue(mapped(CLIENT), mapped(BACKEND), 5000, 8080, kind, 1, 1, 1, 0, 0, 0, 0, block, 0, 0, 0, seen, other, bytes(6)),
+        FlowValue(mapped(CLIENT), mapped(BACKEND), 5000, 8080, kind, 1, 1, 1, 0, 0, 0, 0, block, 0, 0, 0, seen, other),
     )  # fmt: skip
     return [(where, value), (packet_codec.other_key(where, value), packet_codec.other_value(where, value))]
 
