@@ -9,6 +9,13 @@
  * with all its packets need, so an established one costs one look-up. Either
  * entry can be made from the other, and is when it was evicted.
  *
+ * From outside, where a node's own interface is (from_outside), the backend of a
+ * node port, an external or a load balancer's address is one of this node's, and
+ * gets the packet, or one of another node, which gets it through a tunnel as it
+ * came, picks one of its own, and answers through the tunnel, or by itself (direct
+ * server return). What leaves there (to_outside) are answers of the node's own
+ * sockets, and those that the stack has routed.
+ *
  * A flow is in `halfopen` until the client has answered the backend's answer:
  * floods of what is never completed evict their like only.
  *
@@ -21,398 +28,113 @@
  * among the flows, UDP one among the frontends. An ICMP error costs more.
  */
 #include <linux/bpf.h>
-#include "svc_fragment.h"
-#include "svc_icmp.h"
-#include "svc_membership.h"
-#include "svc_open.h"
-
-int open_flow(struct __sk_buff *skb);
-int answer(struct __sk_buff *skb);
-int icmp_from(struct __sk_buff *skb);
-int icmp_to(struct __sk_buff *skb);
-int icmp_outside(struct __sk_buff *skb);
-
-/* What is rare is a program of its own, so that what is not stays small. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, SVC_TAILS);
-	__uint(key_size, sizeof(__u32));
-	__array(values, int(void *));
-} tails SEC(".maps") = {
-	.values = {
-		[SVC_TAIL_OPEN] = (void *)&open_flow,
-		[SVC_TAIL_ANSWER] = (void *)&answer,
-		[SVC_TAIL_ICMP_FROM] = (void *)&icmp_from,
-		[SVC_TAIL_ICMP_TO] = (void *)&icmp_to,
-		[SVC_TAIL_ICMP_OUTSIDE] = (void *)&icmp_outside,
-	},
-};
-
-enum hook {
-	FROM_WORKLOAD,
-	TO_WORKLOAD,
-	FROM_OUTSIDE,
-};
-
-static __always_inline int drop(__u32 reason)
-{
-	count_drop(reason);
-	return TC_ACT_SHOT;
-}
-
-/* What an entry says to a packet. */
-enum met {
-	MET_GO_ON,
-	MET_NEW, /* as if there had been none */
-	MET_RESET,
-};
-
-/* Whether the entry holds for this packet; if it does not, it is gone. */
-static __always_inline enum met meet(const struct svc_packet_config *conf,
-				     const struct packet *p,
-				     const struct svc_flow *flow,
-				     struct svc_flow *entry, int half, __u64 now)
-{
-	int is_udp = p->key.protocol == IPPROTO_UDP;
-	int opens = (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-	__u32 event;
-
-	if (has_expired(conf, &p->key, flow, entry, half, now)) {
-		event = SVC_PACKET_EXPIRED;
-	} else if (flow->kind & SVC_FLOW_REPLY) {
-		/* A service's new connection would have its own entries by now:
-		 * its client has used the port anew, for one that goes to the
-		 * backend itself. */
-		if ((p->tcp & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) ||
-		    !is_closed(entry))
-			return MET_GO_ON;
-		event = SVC_PACKET_RECYCLED;
-	} else if (opens && is_closed(entry)) {
-		event = SVC_PACKET_RECYCLED;
-	} else {
-		int left = membership(flow, entry);
-
-		if (entry->seen & SVC_SEEN_RESET)
-			left = BACKEND_LEFT;
-		if (left == BACKEND_STAYS || (left == SERVICE_LEFT && !is_udp))
-			return MET_GO_ON;
-		if (!is_udp && !(half && opens))
-			return conf->flags & SVC_PACKET_KEEP &&
-					       !(entry->seen & SVC_SEEN_RESET) ?
-				       MET_GO_ON :
-				       MET_RESET;
-		event = SVC_PACKET_RESELECTED;
-	}
-	count_event(event);
-	forget_flow(&p->key, flow);
-	return MET_NEW;
-}
-
-/* Once a second and flow: where its packets go, and whether the other direction's
- * entry is still there; it may have been evicted alone. */
-static __always_inline void freshen(struct __sk_buff *skb,
-				    const struct packet *p,
-				    const struct svc_flow *flow,
-				    struct svc_flow *entry, int half, __u64 now)
-{
-	struct svc_flow_key reverse;
-
-	entry->route = find_route(skb, p, flow);
-	entry->route_time = now >> 20;
-	other_key(&p->key, flow, &reverse);
-	if (!lookup_flow(&reverse, half)) {
-		struct svc_flow other = {};
-
-		make_other(&p->key, flow, &reverse, &other);
-		other.created_ns = entry->created_ns;
-		other.seen_ns = now;
-		other.seen = entry->other;
-		other.other = entry->seen;
-		if (half)
-			bpf_map_update_elem(&halfopen, &reverse, &other,
-					    BPF_NOEXIST);
-		else
-			bpf_map_update_elem(&flows, &reverse, &other,
-					    BPF_NOEXIST);
-		count_event(SVC_PACKET_HEALED);
-	}
-}
-
-/* What a packet that came on says of its flow. */
-static __always_inline void note(const struct svc_packet_config *conf,
-				 const struct packet *p,
-				 const struct svc_flow *flow,
-				 struct svc_flow *entry, int half, __u64 now)
-{
-	if (now - entry->seen_ns > SEEN_GRAIN) {
-		entry->seen_ns = now;
-		/* Traffic that has gone on for so long: it was no end. */
-		if (is_idle(entry->reset_ns, now, conf->after_reset_ms * MS))
-			entry->reset_ns = 0;
-		if (half || p->key.protocol == IPPROTO_UDP) {
-			struct svc_flow_key reverse;
-
-			other_key(&p->key, flow, &reverse);
-			mark_recent(&p->key, now);
-			mark_recent(&reverse, now);
-		}
-	}
-	if (p->fragment == FRAGMENT_LATER)
-		return;
-	if (p->tcp & (TCP_FIN | TCP_RST) ||
-	    (entry->seen | entry->other) & SVC_SEEN_RST)
-		note_end(p, flow, entry, half, now);
-	if (half) {
-		if (flow->kind & SVC_FLOW_REPLY)
-			note_reply(p, flow, entry);
-		else
-			move_flow(p, flow, entry);
-	}
-}
-
-/* 0, or a verdict. */
-static __always_inline int translate(struct __sk_buff *skb, const struct packet *p,
-				     const struct svc_flow *flow, __u8 ttl)
-{
-	if (rewrite(skb, p, flow, ttl))
-		return drop(SVC_DROP_NO_WRITE);
-	if (p->fragment == FRAGMENT_LATER)
-		count_event(SVC_PACKET_FRAGMENTS);
-	return 0;
-}
-
-/* Translate and send on; at a hook where packets come in. */
-static __always_inline int forward(struct __sk_buff *skb, const struct packet *p,
-				   const struct svc_flow *flow, __u32 route)
-{
-	__u8 ttl = p->ttl;
-
-	/* The stack takes one off by itself, and says so when there is none. */
-	if (ttl <= 1)
-		route = 0;
-	/* An answer that the stack has to route would come from an address that
-	 * it has no route to: it is translated on its way out to the client. */
-	if (!route && flow->kind & SVC_FLOW_REPLY)
-		return TC_ACT_UNSPEC;
-	if (route)
-		ttl--;
-	if (translate(skb, p, flow, ttl))
-		return TC_ACT_SHOT;
-	return deliver(skb, route);
-}
-
-static __always_inline int opens_tcp(const struct packet *p)
-{
-	return (p->tcp & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
-	       p->fragment != FRAGMENT_LATER;
-}
-
-static __always_inline int is_frontend(const struct packet *p)
-{
-	struct svc_frontend_key key = {
-		.port = p->key.destination_port,
-		.protocol = p->key.protocol,
-	};
-
-	copy_address4(key.address, p->key.destination);
-	return bpf_map_lookup_elem(&frontends, &key) != 0;
-}
-
-/* It would open a flow, but to no frontend. */
-static __always_inline int nobodys(struct __sk_buff *skb, const struct packet *p)
-{
-	if (!is_blocked(p))
-		return TC_ACT_UNSPEC;
-	count_drop(SVC_DROP_BLOCKED);
-	count_event(SVC_PACKET_REJECTED);
-	bpf_tail_call(skb, &tails, SVC_TAIL_ANSWER);
-	return TC_ACT_SHOT;
-}
-
-/* A packet without a flow that a workload sent. */
-static __always_inline int unknown(struct __sk_buff *skb,
-				   const struct svc_packet_config *conf,
-				   const struct packet *p)
-{
-	int opens = p->key.protocol == IPPROTO_UDP || opens_tcp(p);
-
-	if (p->fragment == FRAGMENT_LATER ||
-	    (!opens && !(conf->flags & SVC_PACKET_RESET_UNKNOWN)))
-		return TC_ACT_UNSPEC;
-	if (!is_frontend(p))
-		return opens ? nobodys(skb, p) : TC_ACT_UNSPEC;
-	if (!opens) {
-		/* A RST is never answered, and a connection that was there
-		 * before us is not told from one that was forgotten. */
-		if (p->tcp & TCP_RST)
-			return TC_ACT_UNSPEC;
-		count_drop(SVC_DROP_UNKNOWN_FLOW);
-		count_event(SVC_PACKET_RESETS);
-		bpf_tail_call(skb, &tails, SVC_TAIL_ANSWER);
-		return TC_ACT_SHOT;
-	}
-	bpf_tail_call(skb, &tails, SVC_TAIL_OPEN);
-	return drop(SVC_DROP_NO_FLOW);
-}
-
-static __always_inline int reset_client(struct __sk_buff *skb,
-					const struct packet *p,
-					struct svc_flow *entry, __u64 now)
-{
-	count_drop(SVC_DROP_BACKEND_GONE);
-	/* It is over, and its ports may be used anew. */
-	entry->seen |= SVC_SEEN_RST;
-	entry->seen_ns = now;
-	entry->reset_ns = now;
-	if (p->tcp & TCP_RST || p->fragment == FRAGMENT_LATER)
-		return TC_ACT_SHOT;
-	count_event(SVC_PACKET_RESETS);
-	bpf_tail_call(skb, &tails, SVC_TAIL_ANSWER);
-	return TC_ACT_SHOT;
-}
-
-static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
-{
-	struct svc_packet_config *conf = packet_settings();
-	struct packet p = {};
-	struct svc_flow flow, *entry;
-	int kind = parse(skb, &p), half = 0, is_udp, recent;
-	__u64 now = 0;
-
-	if (kind == PACKET_OTHER || !conf)
-		return TC_ACT_UNSPEC;
-	if (kind == PACKET_ERROR) {
-		bpf_tail_call(skb, &tails,
-			      hook == FROM_WORKLOAD ? SVC_TAIL_ICMP_FROM :
-			      hook == TO_WORKLOAD   ? SVC_TAIL_ICMP_TO :
-						      SVC_TAIL_ICMP_OUTSIDE);
-		return TC_ACT_UNSPEC;
-	}
-	if (p.fragment != FRAGMENT_NONE && !follow_fragment(conf, &p))
-		return TC_ACT_UNSPEC;
-
-	/* A new connection is a service's or nobody's. */
-	if (hook == FROM_WORKLOAD && opens_tcp(&p) && !is_frontend(&p))
-		return nobodys(skb, &p);
-	is_udp = p.key.protocol == IPPROTO_UDP;
-	recent = is_udp && may_be_recent(conf, &p.key);
-	entry = !is_udp || recent ? READ_FLOW(flows, &p.key, &flow) : 0;
-	if (!entry && (is_udp ? recent : may_be_recent(conf, &p.key))) {
-		half = 1;
-		entry = READ_FLOW(halfopen, &p.key, &flow);
-	}
-	if (!entry)
-		return hook == FROM_WORKLOAD ? unknown(skb, conf, &p) :
-					       TC_ACT_UNSPEC;
-	now = bpf_ktime_get_ns();
-	/* Elsewhere only answers are to be translated. */
-	if (hook != FROM_WORKLOAD && !(flow.kind & SVC_FLOW_REPLY))
-		return TC_ACT_UNSPEC;
-	switch (meet(conf, &p, &flow, entry, half, now)) {
-	case MET_NEW:
-		return hook == FROM_WORKLOAD ? unknown(skb, conf, &p) :
-					       TC_ACT_UNSPEC;
-	case MET_RESET:
-		return reset_client(skb, &p, entry, now);
-	case MET_GO_ON:
-		break;
-	}
-	note(conf, &p, &flow, entry, half, now);
-	if (hook == TO_WORKLOAD)
-		return translate(skb, &p, &flow, p.ttl) ? TC_ACT_SHOT :
-							  TC_ACT_UNSPEC;
-	if (is_stale(entry, now))
-		freshen(skb, &p, &flow, entry, half, now);
-	return forward(skb, &p, &flow, entry->route);
-}
+#include "svc_begin.h"
+#include "svc_error.h"
 
 SEC("tc")
 int from_workload(struct __sk_buff *skb)
 {
-	return handle(skb, FROM_WORKLOAD);
+	return handle(skb, FROM_WORKLOAD, 0);
 }
 
 SEC("tc")
 int to_workload(struct __sk_buff *skb)
 {
-	return handle(skb, TO_WORKLOAD);
+	return handle(skb, TO_WORKLOAD, 0);
 }
 
 SEC("tc")
 int from_outside(struct __sk_buff *skb)
 {
-	return handle(skb, FROM_OUTSIDE);
+	return handle(skb, FROM_OUTSIDE, 0);
 }
 
-/* Nothing that leaves is to be changed yet. */
 SEC("tc")
 int to_outside(struct __sk_buff *skb)
 {
-	return skb->len ? TC_ACT_UNSPEC : TC_ACT_SHOT;
-}
-
-/* What the flow will be; the rest of `s` is as it has to be. */
-static __always_inline void describe(struct __sk_buff *skb,
-				     const struct packet *p,
-				     const struct chosen *chosen, __u64 now,
-				     struct packet_scratch *s)
-{
-	__builtin_memset(&s->flow, 0, sizeof(s->flow));
-	__builtin_memset(&s->reply, 0, sizeof(s->reply));
-	copy_address(s->flow.source, p->key.source);
-	copy_address(s->flow.destination, chosen->pick.address);
-	s->flow.source_port = p->key.source_port;
-	s->flow.destination_port = chosen->pick.port;
-	if (chosen->flags & SVC_FRONTEND_LOCAL)
-		s->flow.kind |= SVC_FLOW_LOCAL;
-	if (same_address16(p->key.source, chosen->pick.address)) {
-		/* It would not take a packet from its own address; the
-		 * service's needs no route and belongs to nobody. */
-		s->flow.kind |= SVC_FLOW_SELF;
-		copy_address(s->flow.source, p->key.destination);
-	}
-	s->flow.lane = chosen->pick.lane;
-	s->flow.service = chosen->service;
-	s->flow.backend = chosen->pick.backend;
-	s->flow.block = chosen->block;
-	s->flow.created_ns = s->reply.created_ns = now;
-	s->flow.seen_ns = s->reply.seen_ns = now;
-	s->flow.route = find_route(skb, p, &s->flow);
-	s->flow.route_time = now >> 20;
+	return handle(skb, TO_OUTSIDE, 0);
 }
 
 SEC("tc")
 int open_flow(struct __sk_buff *skb)
 {
+	return begin(skb, FROM_WORKLOAD);
+}
+
+SEC("tc")
+int open_outside(struct __sk_buff *skb)
+{
+	return begin(skb, FROM_OUTSIDE);
+}
+
+SEC("tc")
+int open_tunnel(struct __sk_buff *skb)
+{
+	return begin(skb, FROM_TUNNEL);
+}
+
+SEC("tc")
+int decapsulate(struct __sk_buff *skb)
+{
 	struct svc_packet_config *conf = packet_settings();
-	__u32 zero = 0;
+	struct errand *errand = new_errand(FROM_TUNNEL);
+	struct packet p = {};
+	__u32 from = 0;
+
+	if (!conf || !errand || parse(skb, &p) != PACKET_FLOW)
+		return TC_ACT_UNSPEC;
+	switch (unwrap(skb, conf, &p, &from)) {
+	case UNWRAPPED_NOT_OURS:
+		return TC_ACT_UNSPEC;
+	case UNWRAPPED_BAD:
+		return TC_ACT_SHOT;
+	case UNWRAPPED:
+		break;
+	}
+	errand->node = from;
+	return handle(skb, FROM_TUNNEL, from);
+}
+
+SEC("tc")
+int encapsulate(struct __sk_buff *skb)
+{
+	struct svc_packet_config *conf = packet_settings();
+	__u32 zero = 0, problem;
 	struct packet_scratch *s = bpf_map_lookup_elem(&packet_scratch, &zero);
 	struct packet p = {};
-	struct chosen chosen;
-	__u64 now = bpf_ktime_get_ns();
-	int problem;
 
-	if (parse(skb, &p) != PACKET_FLOW || !conf || !s)
-		return TC_ACT_UNSPEC;
-	if (now < conf->hold_until_ns) {
-		count_event(SVC_PACKET_HELD);
+	if (!conf || !s || parse(skb, &p) == PACKET_OTHER)
 		return TC_ACT_SHOT;
-	}
-	switch (find_backend(&p, &chosen)) {
-	case SVC_FOUND_NOTHING:
-		return TC_ACT_UNSPEC;
-	case SVC_FOUND_REFUSE:
-		if (chosen.drops)
-			return TC_ACT_SHOT;
-		count_event(SVC_PACKET_REJECTED);
-		bpf_tail_call(skb, &tails, SVC_TAIL_ANSWER);
-		return TC_ACT_SHOT;
-	}
-	describe(skb, &p, &chosen, now, s);
-	problem = remember_flow(conf, &p, &chosen, now, s);
+	if (s->errand.lower && lower_ttl(skb, &p))
+		return drop(SVC_DROP_NO_WRITE);
+	if (conf->flags & SVC_PACKET_CLAMP && p.tcp & TCP_SYN &&
+	    p.fragment != FRAGMENT_LATER &&
+	    clamp_mss(skb, &p, tunnel_room(conf, &p, s->errand.route)))
+		return drop(SVC_DROP_NO_WRITE);
+	problem = wrap(skb, conf, &p, s->errand.node);
 	if (problem)
 		return drop(problem);
-	return forward(skb, &p, &s->flow, s->flow.route);
+	return deliver(skb, s->errand.route);
+}
+
+/* Makes an answer of the packet. */
+static __always_inline int make_answer(struct __sk_buff *skb, struct packet *p)
+{
+	struct complaint refused = {
+		.type = ICMP_UNREACHABLE,
+		.code = ICMP_PORT_UNREACHABLE,
+	};
+
+	if (parse(skb, p) != PACKET_FLOW || p->fragment == FRAGMENT_LATER)
+		return -1;
+	if (p->key.protocol == IPPROTO_TCP)
+		return answer_reset(skb, p);
+	if (p->is_v6) {
+		refused.type = ICMP6_UNREACHABLE;
+		refused.code = ICMP6_PORT_UNREACHABLE;
+		return answer_error6(skb, p, &refused);
+	}
+	return answer_error4(skb, p, &refused);
 }
 
 SEC("tc")
@@ -420,63 +142,76 @@ int answer(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
-	if (parse(skb, &p) != PACKET_FLOW || p.fragment == FRAGMENT_LATER)
-		return TC_ACT_SHOT;
-	if (p.key.protocol == IPPROTO_TCP)
-		return answer_reset(skb, &p);
-	return p.is_v6 ? answer_unreachable6(skb, &p) :
-			 answer_unreachable4(skb, &p);
+	return make_answer(skb, &p) ? TC_ACT_SHOT : send_back(skb, FROM_OUTSIDE);
 }
 
-/* An error about a packet of a flow, in the other direction than that. */
-static __always_inline int translate_error(struct __sk_buff *skb, enum hook hook)
+SEC("tc")
+int answer_tunnel(struct __sk_buff *skb)
 {
+	struct svc_packet_config *conf = packet_settings();
+	__u32 zero = 0;
+	struct packet_scratch *s = bpf_map_lookup_elem(&packet_scratch, &zero);
+	struct svc_flow back = { .kind = SVC_FLOW_TUNNEL };
 	struct packet p = {};
-	struct quote q = {};
-	struct svc_flow flow, *entry;
-	__u32 route = 0;
-	__u64 sum = 0;
-	__u8 ttl;
 
-	if (parse(skb, &p) != PACKET_ERROR || !parse_quote(skb, &p, &q))
-		return TC_ACT_UNSPEC;
-	entry = READ_FLOW(flows, &q.key, &flow);
-	if (!entry)
-		entry = READ_FLOW(halfopen, &q.key, &flow);
-	if (!entry || (hook != FROM_WORKLOAD && !(flow.kind & SVC_FLOW_REPLY)))
-		return TC_ACT_UNSPEC;
-	if (hook != TO_WORKLOAD && p.ttl > 1) {
-		struct packet outer = p;
+	if (!conf || !s || make_answer(skb, &p))
+		return TC_ACT_SHOT;
+	s->errand.lower = 0;
+	s->errand.route = find_route(skb, conf, &p, &back, s->errand.node);
+	if (!s->errand.route)
+		return drop(SVC_DROP_NO_ROUTE);
+	bpf_tail_call(skb, &tails, SVC_TAIL_ENCAPSULATE);
+	return TC_ACT_SHOT;
+}
 
-		outer.key.protocol = q.key.protocol;
-		route = find_route(skb, &outer, &flow);
-	}
-	if (!route && hook != TO_WORKLOAD && flow.kind & SVC_FLOW_REPLY)
-		return TC_ACT_UNSPEC;
-	ttl = route ? p.ttl - 1 : p.ttl;
-	if (rewrite_quote(skb, &p, &q, &flow, &sum) ||
-	    rewrite_error(skb, &p, &q, &flow, sum, ttl))
-		return drop(SVC_DROP_NO_WRITE);
-	count_event(SVC_PACKET_ICMP);
-	return deliver(skb, route);
+/* The packet becomes an ICMP error about itself. */
+SEC("tc")
+int complain_back(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct packet_scratch *s = bpf_map_lookup_elem(&packet_scratch, &zero);
+	struct packet p = {};
+	int failed;
+
+	if (!s || parse(skb, &p) != PACKET_FLOW || p.fragment == FRAGMENT_LATER)
+		return TC_ACT_SHOT;
+	failed = p.is_v6 ? answer_error6(skb, &p, &s->errand.complaint) :
+			   answer_error4(skb, &p, &s->errand.complaint);
+	return failed ? TC_ACT_SHOT : send_back(skb, s->errand.hook);
 }
 
 SEC("tc")
 int icmp_from(struct __sk_buff *skb)
 {
-	return translate_error(skb, FROM_WORKLOAD);
+	return translate_error(skb, FROM_WORKLOAD, 0);
 }
 
 SEC("tc")
 int icmp_to(struct __sk_buff *skb)
 {
-	return translate_error(skb, TO_WORKLOAD);
+	return translate_error(skb, TO_WORKLOAD, 0);
 }
 
 SEC("tc")
 int icmp_outside(struct __sk_buff *skb)
 {
-	return translate_error(skb, FROM_OUTSIDE);
+	return translate_error(skb, FROM_OUTSIDE, 0);
+}
+
+SEC("tc")
+int icmp_leaving(struct __sk_buff *skb)
+{
+	return translate_error(skb, TO_OUTSIDE, 0);
+}
+
+SEC("tc")
+int icmp_tunnel(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct packet_scratch *s = bpf_map_lookup_elem(&packet_scratch, &zero);
+
+	return s ? translate_error(skb, FROM_TUNNEL, s->errand.node) :
+		   TC_ACT_SHOT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

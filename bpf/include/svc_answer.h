@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Answers that are made here of the packet itself: a RST to TCP, an ICMP port
- * unreachable to UDP. Each goes out of the interface the packet came in by, from
- * the address it was sent to.
+ * Answers that are made here of the packet itself: a RST to TCP, an ICMP error to
+ * others. Each is from the address the packet was sent to, and goes back the way
+ * that came.
  */
 #ifndef SVC_ANSWER_H
 #define SVC_ANSWER_H
@@ -21,18 +21,6 @@ struct icmp_header {
 	__u16 check;
 	__u32 rest;
 };
-
-/* Sum of the 32-bit words of `from`. */
-static __always_inline __u64 sum_words(const void *from, int words)
-{
-	const __u32 *word = from;
-	__u64 sum = 0;
-
-#pragma unroll
-	for (int i = 0; i < words; i++)
-		sum += word[i];
-	return sum;
-}
 
 static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 length,
 					__u8 protocol)
@@ -104,7 +92,7 @@ static __always_inline int answer_reset(struct __sk_buff *skb, struct packet *p)
 	if (p->tcp & TCP_RST || bpf_skb_load_bytes(skb, at, &tcp, TCP_HEADER) ||
 	    bpf_skb_change_tail(skb, at + TCP_HEADER, 0) ||
 	    turn_ip(skb, p, TCP_HEADER, &old_length))
-		return TC_ACT_SHOT;
+		return -1;
 	acknowledge = p->sequence + old_length - (tcp.length >> 4) * 4 +
 		      !!(p->tcp & TCP_SYN) + !!(p->tcp & TCP_FIN);
 	check = tcp.check;
@@ -130,12 +118,19 @@ static __always_inline int answer_reset(struct __sk_buff *skb, struct packet *p)
 				fold16(fold32(sum)), 2) ||
 	    bpf_l4_csum_replace(skb, at + 16, bpf_htons(old_length),
 				bpf_htons(TCP_HEADER), BPF_F_PSEUDO_HDR | 2))
-		return TC_ACT_SHOT;
-	return send_back(skb);
+		return -1;
+	return 0;
 }
 
-static __always_inline int answer_unreachable4(struct __sk_buff *skb,
-					       struct packet *p)
+/* What an ICMP error says; `rest` is the second word, host byte order. */
+struct complaint {
+	__u32 rest;
+	__u8 type;
+	__u8 code;
+};
+
+static __always_inline int answer_error4(struct __sk_buff *skb, struct packet *p,
+					 const struct complaint *what)
 {
 	struct {
 		struct v4_header ip;
@@ -151,7 +146,7 @@ static __always_inline int answer_unreachable4(struct __sk_buff *skb,
 	    bpf_skb_adjust_room(skb, V4_HEADER + ICMP_HEADER, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO |
 					BPF_F_ADJ_ROOM_NO_CSUM_RESET))
-		return TC_ACT_SHOT;
+		return -1;
 	out.ip.version_length = 0x45;
 	out.ip.length = bpf_htons(V4_HEADER + ICMP_HEADER + quoted);
 	out.ip.ttl = ANSWER_TTL;
@@ -159,21 +154,22 @@ static __always_inline int answer_unreachable4(struct __sk_buff *skb,
 	out.ip.source = last_word(p->key.destination);
 	out.ip.destination = last_word(p->key.source);
 	out.ip.check = ~fold16(fold32(sum_words(&out.ip, 5)));
-	out.icmp.type = 3;
-	out.icmp.code = 3;
+	out.icmp.type = what->type;
+	out.icmp.code = what->code;
+	out.icmp.rest = bpf_htonl(what->rest);
 	/* What was not quoted is zero. */
 	sum = bpf_csum_diff(0, 0, (__be32 *)&out.icmp, ICMP_HEADER + QUOTE4, 0);
 	if (sum < 0)
-		return TC_ACT_SHOT;
+		return -1;
 	out.icmp.check = ~fold16(sum);
 	if (bpf_skb_store_bytes(skb, ETH_HEADER, &out, V4_HEADER + ICMP_HEADER,
 				BPF_F_RECOMPUTE_CSUM))
-		return TC_ACT_SHOT;
-	return send_back(skb);
+		return -1;
+	return 0;
 }
 
-static __always_inline int answer_unreachable6(struct __sk_buff *skb,
-					       struct packet *p)
+static __always_inline int answer_error6(struct __sk_buff *skb, struct packet *p,
+					 const struct complaint *what)
 {
 	struct {
 		struct v6_header ip;
@@ -188,24 +184,25 @@ static __always_inline int answer_unreachable6(struct __sk_buff *skb,
 	    bpf_skb_adjust_room(skb, V6_HEADER + ICMP_HEADER, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO |
 					BPF_F_ADJ_ROOM_NO_CSUM_RESET))
-		return TC_ACT_SHOT;
+		return -1;
 	out.ip.version_flow = bpf_htonl(0x60000000);
 	out.ip.length = bpf_htons(length);
 	out.ip.ttl = ANSWER_TTL;
 	out.ip.protocol = IPPROTO_ICMPV6;
 	__builtin_memcpy(out.ip.source, p->key.destination, 16);
 	__builtin_memcpy(out.ip.destination, p->key.source, 16);
-	out.icmp.type = 1;
-	out.icmp.code = 4;
+	out.icmp.type = what->type;
+	out.icmp.code = what->code;
+	out.icmp.rest = bpf_htonl(what->rest);
 	sum = bpf_csum_diff(0, 0, (__be32 *)&out.icmp, ICMP_HEADER + QUOTE6, 0);
 	if (sum < 0)
-		return TC_ACT_SHOT;
+		return -1;
 	out.icmp.check = ~fold16(fold32((__u64)sum +
 					pseudo_sum(p, length, IPPROTO_ICMPV6)));
 	if (bpf_skb_store_bytes(skb, ETH_HEADER, &out, V6_HEADER + ICMP_HEADER,
 				BPF_F_RECOMPUTE_CSUM))
-		return TC_ACT_SHOT;
-	return send_back(skb);
+		return -1;
+	return 0;
 }
 
 #endif

@@ -30,13 +30,14 @@ static __always_inline int is_node_socket(struct bpf_sock_addr *ctx,
 static __always_inline int is_node_address(const __u8 *address)
 {
 	struct svc_node_key key = { .prefixlen = 128 };
-	__u32 *class;
+	__u32 *whose;
 
 	if (is_loopback(address))
 		return 1;
 	__builtin_memcpy(key.address, address, 16);
-	class = bpf_map_lookup_elem(&node_addresses, &key);
-	return class && *class == SVC_NODE_OWN;
+	whose = bpf_map_lookup_elem(&node_addresses, &key);
+	return whose && ((*whose & 0xff) == SVC_NODE_OWN ||
+			 *whose & SVC_NODE_PORTS);
 }
 
 /* The frontend an address means to this socket; SVC_FOUND_BACKEND if there is

@@ -28,27 +28,39 @@ static __always_inline struct svc_packet_config *packet_settings(void)
 	return bpf_map_lookup_elem(&packet_config, &zero);
 }
 
+/* Keeps the compiler from holding all factors in registers at once, for which it
+ * would need more of the stack than there is. */
+#define ONE_BY_ONE(sum) asm volatile("" : "+r"(sum))
+
+static __always_inline __u64 key_sum(const struct svc_flow_key *key)
+{
+	const __u64 *k = (const __u64 *)key;
+	__u64 sum = k[0] * SVC_FLOW_CHECK_0 + k[1] * SVC_FLOW_CHECK_1;
+
+	ONE_BY_ONE(sum);
+	sum += k[2] * SVC_FLOW_CHECK_2 + k[3] * SVC_FLOW_CHECK_3;
+	ONE_BY_ONE(sum);
+	return sum + k[4] * SVC_FLOW_CHECK_4;
+}
+
 static __always_inline __u32 flow_check(const struct svc_flow_key *key,
 					const struct svc_flow *flow)
 {
-	const __u64 *k = (const __u64 *)key, *f = (const __u64 *)flow;
+	const __u64 *f = (const __u64 *)flow;
+	__u64 sum = key_sum(key);
 
-	return (k[0] * SVC_FLOW_CHECK_0 + k[1] * SVC_FLOW_CHECK_1 +
-		k[2] * SVC_FLOW_CHECK_2 + k[3] * SVC_FLOW_CHECK_3 +
-		k[4] * SVC_FLOW_CHECK_4 + f[0] * SVC_FLOW_CHECK_5 +
-		f[1] * SVC_FLOW_CHECK_6 + f[2] * SVC_FLOW_CHECK_7 +
-		f[3] * SVC_FLOW_CHECK_8 + f[4] * SVC_FLOW_CHECK_9 +
-		f[5] * SVC_FLOW_CHECK_10 + flow->backend * SVC_FLOW_CHECK_11) >>
-	       32;
+	sum += f[0] * SVC_FLOW_CHECK_5 + f[1] * SVC_FLOW_CHECK_6;
+	ONE_BY_ONE(sum);
+	sum += f[2] * SVC_FLOW_CHECK_7 + f[3] * SVC_FLOW_CHECK_8;
+	ONE_BY_ONE(sum);
+	sum += f[4] * SVC_FLOW_CHECK_9 + f[5] * SVC_FLOW_CHECK_10;
+	ONE_BY_ONE(sum);
+	return (sum + flow->backend * SVC_FLOW_CHECK_11) >> 32;
 }
 
 static __always_inline __u32 *filter_slot(const struct svc_flow_key *key)
 {
-	const __u64 *k = (const __u64 *)key;
-	__u32 slot = (k[0] * SVC_FLOW_CHECK_0 + k[1] * SVC_FLOW_CHECK_1 +
-		      k[2] * SVC_FLOW_CHECK_2 + k[3] * SVC_FLOW_CHECK_3 +
-		      k[4] * SVC_FLOW_CHECK_4) >>
-		     48;
+	__u32 slot = key_sum(key) >> 48;
 
 	return bpf_map_lookup_elem(&flow_filter, &slot);
 }
@@ -171,7 +183,7 @@ static __always_inline __u64 idle_limit(const struct svc_packet_config *conf,
 		 (flow->kind & SVC_FLOW_ONE_SIDED &&
 		  (seen | other) & SVC_SEEN_FIN))
 		ms = conf->fins_ms;
-	else if (half && !(flow->kind & SVC_FLOW_ONE_SIDED))
+	else if (half)
 		ms = conf->syn_ms;
 	else if (entry->reset_ns)
 		ms = conf->after_reset_ms;
@@ -258,7 +270,8 @@ static __always_inline void note_end(const struct packet *p,
 	}
 }
 
-/* The backend answers: the client's entry is told, and what it will acknowledge. */
+/* The backend answers: the client's entry is told, and what it will acknowledge.
+ * Of a flow that was picked up any answer will do. */
 static __always_inline void note_reply(const struct packet *p,
 				       const struct svc_flow *flow,
 				       struct svc_flow *entry)
@@ -267,7 +280,8 @@ static __always_inline void note_reply(const struct packet *p,
 	struct svc_flow *other;
 
 	if (p->key.protocol == IPPROTO_TCP) {
-		if ((p->tcp & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK))
+		if ((p->tcp & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) &&
+		    !(flow->kind & SVC_FLOW_PICKED_UP && p->tcp & TCP_ACK))
 			return;
 	} else if (entry->seen & SVC_SEEN_REPLY) {
 		return;
@@ -276,7 +290,7 @@ static __always_inline void note_reply(const struct packet *p,
 	other = lookup_flow(&reverse, 1);
 	entry->seen |= SVC_SEEN_REPLY;
 	if (other) {
-		other->sequence = p->sequence + 1;
+		other->sequence = p->sequence + !!(p->tcp & TCP_SYN);
 		other->other |= SVC_SEEN_REPLY;
 	}
 }
@@ -294,11 +308,14 @@ static __always_inline void move_flow(const struct packet *p,
 	struct svc_flow_key reverse;
 	struct svc_flow *other;
 
-	if (!(entry->other & SVC_SEEN_REPLY))
+	int one_sided = flow->kind & SVC_FLOW_ONE_SIDED;
+
+	if (!one_sided && !(entry->other & SVC_SEEN_REPLY))
 		return;
 	if (p->key.protocol == IPPROTO_TCP &&
 	    ((p->tcp & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK ||
-	     p->acknowledged - entry->sequence >= RECENT_SEQUENCES))
+	     (!one_sided &&
+	      p->acknowledged - entry->sequence >= RECENT_SEQUENCES)))
 		return;
 	other_key(&p->key, flow, &reverse);
 	other = lookup_flow(&reverse, 1);

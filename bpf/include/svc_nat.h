@@ -28,6 +28,18 @@ static __always_inline __u64 sum_change16(const __u8 *from, const __u8 *to)
 	       sum_change4(f[2], t[2]) + sum_change4(f[3], t[3]);
 }
 
+/* Sum of the 32-bit words of `from`. */
+static __always_inline __u64 sum_words(const void *from, int words)
+{
+	const __u32 *word = from;
+	__u64 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < words; i++)
+		sum += word[i];
+	return sum;
+}
+
 /* To 32 bits, which keeps the sum of 16-bit words. */
 static __always_inline __u32 fold32(__u64 sum)
 {

@@ -3,11 +3,23 @@
 #ifndef SVC_OPEN_H
 #define SVC_OPEN_H
 
+#include "svc_answer.h"
 #include "svc_conntrack.h"
 #include "svc_select.h"
+#include "svc_tunnel.h"
 
 #define PORT_TRIES 5
 #define EEXIST 17
+
+/* What one program leaves for the one that it jumps to. */
+struct errand {
+	__u32 node; /* the other end of the tunnel: where from, where to */
+	__u32 route;
+	__u32 hook; /* enum hook, where the packet is */
+	__u32 lower; /* take one off its time to live */
+	struct complaint complaint;
+	__u32 pad[4];
+};
 
 /* What has no room on the stack. A packet is dealt with by one CPU, without
  * another one in between. */
@@ -17,7 +29,7 @@ struct packet_scratch {
 	struct svc_flow old;
 	struct svc_flow_key reverse;
 	struct svc_flow_key client;
-	__u64 room[5];
+	struct errand errand;
 };
 
 struct {
@@ -33,6 +45,8 @@ struct chosen {
 	__u32 service;
 	__u32 block;
 	__u32 flags; /* of the frontend */
+	__u32 local; /* from the local block */
+	__u32 table; /* by a table */
 	__u32 drops; /* of SVC_FOUND_REFUSE: no answer */
 	enum svc_chosen_by by;
 };
@@ -45,16 +59,32 @@ static __always_inline int in_ranges(__u32 set, const __u8 *address)
 	return set && bpf_map_lookup_elem(&source_ranges, &key);
 }
 
+/* Clients of this node, of others and of their workloads. */
+static __always_inline int is_inside(const __u8 *address)
+{
+	return whose(address) != 0;
+}
+
+/* What came out of a tunnel is for this node's backends, or nobody's. */
+static __always_inline int wants_local(const struct packet *p, __u32 flags,
+				       __u32 hook)
+{
+	return hook == FROM_TUNNEL || flags & SVC_FRONTEND_LOCAL ||
+	       (hook == FROM_OUTSIDE && flags & SVC_FRONTEND_OUTSIDE_LOCAL &&
+		!is_inside(p->key.source));
+}
+
 static __always_inline int choose_backend(const struct packet *p,
 					  const struct svc_target *target,
-					  struct chosen *chosen)
+					  __u32 hook, struct chosen *chosen)
 {
 	struct svc_affinity_key client = {};
 	struct svc_block *block;
 	__u32 lane = target->lane;
 
 	chosen->stats = bpf_map_lookup_elem(&service_stats, &lane);
-	block = current_block(lane, target->flags & SVC_FRONTEND_LOCAL);
+	chosen->local = wants_local(p, target->flags, hook);
+	block = current_block(lane, chosen->local);
 	if (!chosen->stats || !block)
 		return SVC_FOUND_CHANGED;
 	if (target->flags & SVC_FRONTEND_FILTERED &&
@@ -75,6 +105,10 @@ static __always_inline int choose_backend(const struct packet *p,
 		}
 		return SVC_FOUND_REFUSE;
 	}
+	/* Whom a flow in mid-life has only a table can say. */
+	if (p->key.protocol == IPPROTO_TCP && !opens_tcp(p) && !block->lut)
+		return SVC_FOUND_NOTHING;
+	chosen->table = block->lut != 0;
 	chosen->service = block->service;
 	chosen->block = block->block;
 	chosen->flags = target->flags;
@@ -94,8 +128,52 @@ static __always_inline int choose_backend(const struct packet *p,
 			   &chosen->pick, &chosen->by);
 }
 
+/*
+ * Whether a node port is served at this address. Workloads reach it at every
+ * node's without a detour. Out of a tunnel, the node that put it there has seen to
+ * it.
+ */
+static __always_inline int serves_node_ports(const __u8 *address, __u32 hook)
+{
+	__u32 value;
+
+	if (hook == FROM_TUNNEL)
+		return 1;
+	value = whose(address);
+	return class_of(value) == SVC_NODE_OWN ||
+	       (hook == FROM_WORKLOAD && value & SVC_NODE_PORTS);
+}
+
+/* Loopback and zero addresses as such are the node's own sockets'. */
+static __always_inline int find_meant(const struct svc_frontend_key *key,
+				      __u32 hook, struct svc_target *target)
+{
+	struct svc_config *conf;
+	struct svc_frontend_key wild = {};
+	__u32 zero = 0;
+	int found = find_frontend(key, target);
+
+	if (found == SVC_FOUND_BACKEND && target->flags & SVC_FRONTEND_HOST)
+		return SVC_FOUND_NOTHING;
+	if (found != SVC_FOUND_NOTHING)
+		return found;
+	conf = bpf_map_lookup_elem(&config, &zero);
+	if (!conf || !conf->node_ports)
+		return found;
+	wild.port = key->port;
+	wild.protocol = key->protocol;
+	if (is_v4(key->address)) {
+		wild.address[10] = 0xff;
+		wild.address[11] = 0xff;
+	}
+	found = find_frontend(&wild, target);
+	if (found == SVC_FOUND_BACKEND && !serves_node_ports(key->address, hook))
+		return SVC_FOUND_NOTHING;
+	return found;
+}
+
 /* Who the packet's destination means. */
-static __always_inline int find_backend(const struct packet *p,
+static __always_inline int find_backend(const struct packet *p, __u32 hook,
 					struct chosen *chosen)
 {
 	struct svc_target target = {};
@@ -112,13 +190,9 @@ static __always_inline int find_backend(const struct packet *p,
 		__builtin_memset(&target, 0, sizeof(target));
 		__builtin_memset(chosen, 0, sizeof(*chosen));
 		asm volatile("" : : "r"(chosen), "r"(&target) : "memory");
-		found = find_frontend(&key, &target);
-		/* Loopback and wildcard addresses are the node's own. */
-		if (found == SVC_FOUND_BACKEND &&
-		    target.flags & SVC_FRONTEND_HOST)
-			found = SVC_FOUND_NOTHING;
+		found = find_meant(&key, hook, &target);
 		if (found == SVC_FOUND_BACKEND)
-			found = choose_backend(p, &target, chosen);
+			found = choose_backend(p, &target, hook, chosen);
 	}
 	if (found == SVC_FOUND_CHANGED) {
 		struct svc_service_stats *stats;
@@ -182,7 +256,9 @@ static __always_inline int claim_reply(const struct svc_packet_config *conf,
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < PORT_TRIES && failed; i++) {
-		if (i) {
+		/* Beside this node's own address the client's port may be one
+		 * of this node's sockets. */
+		if (i || s->flow.kind & SVC_FLOW_MASQUERADE) {
 			if (!conf->ports)
 				break;
 			s->flow.source_port =
@@ -212,7 +288,9 @@ static __always_inline int claim_reply(const struct svc_packet_config *conf,
 	}
 	if (failed)
 		return SVC_DROP_NO_PORT;
-	if (s->flow.kind & SVC_FLOW_OTHER_PORT)
+	if (s->flow.kind & SVC_FLOW_MASQUERADE)
+		count_event(SVC_PACKET_MASQUERADED);
+	else if (s->flow.kind & SVC_FLOW_OTHER_PORT)
 		count_event(SVC_PACKET_OTHER_PORT);
 	return 0;
 }
@@ -243,6 +321,12 @@ static __always_inline int remember_flow(const struct svc_packet_config *conf,
 			__sync_fetch_and_add(&chosen->stats->affinity, 1);
 		count_pick(&chosen->pick);
 		count_event(SVC_PACKET_OPENED);
+		if (s->flow.kind & SVC_FLOW_TUNNEL)
+			count_event(SVC_PACKET_TUNNELLED);
+		else if (s->flow.node)
+			count_event(SVC_PACKET_FROM_TUNNEL);
+		if (s->flow.kind & SVC_FLOW_PICKED_UP)
+			count_event(SVC_PACKET_PICKED_UP);
 		return 0;
 	}
 	if (!entry) {
@@ -255,6 +339,7 @@ static __always_inline int remember_flow(const struct svc_packet_config *conf,
 		s->flow.route = 0;
 	}
 	copy_flow(&p->key, entry, &s->flow);
+	s->flow.node = entry->node;
 	return 0;
 }
 

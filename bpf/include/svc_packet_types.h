@@ -29,6 +29,7 @@ enum svc_flow_kind {
 	SVC_FLOW_DSR = 64, /* `node` brings the requests, but gets no answers */
 	SVC_FLOW_TABLE = 128, /* chosen by a table: any node may go on with it */
 	SVC_FLOW_MASQUERADE = 256, /* the backend sees this node's address */
+	SVC_FLOW_PICKED_UP = 512, /* first seen in mid-life */
 };
 
 /* What was seen of a direction. */
@@ -198,8 +199,9 @@ enum svc_tail {
 	SVC_TAIL_OPEN_TUNNEL = 7, /* a new flow out of a tunnel */
 	SVC_TAIL_ANSWER_TUNNEL = 8, /* RST or ICMP, back through the tunnel */
 	SVC_TAIL_ICMP_TUNNEL = 9, /* an ICMP error out of a tunnel */
-	SVC_TAIL_TOO_BIG = 10, /* an answer: too big, or too many hops */
+	SVC_TAIL_COMPLAIN = 10, /* an ICMP error: too big, or no hop is left */
 	SVC_TAIL_ICMP_LEAVING = 11, /* an ICMP error of the node to the outside */
+	SVC_TAIL_ENCAPSULATE = 12, /* into a tunnel */
 	SVC_TAILS = 16,
 };
 

@@ -179,6 +179,12 @@ static __always_inline int is_error6(__u8 type)
 	return type >= 1 && type <= 4;
 }
 
+static __always_inline int opens_tcp(const struct packet *p)
+{
+	return (p->tcp & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
+	       p->fragment != FRAGMENT_LATER;
+}
+
 /* A hole in the first bytes of a packet: in one piece, or none of ours. */
 static __always_inline void *header(struct __sk_buff *skb, __u32 length)
 {

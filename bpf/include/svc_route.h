@@ -28,35 +28,14 @@ static __always_inline __u32 device_route(__u32 ifindex, __u32 otherwise)
 	return kind == SVC_ROUTE_STACK ? 0 : kind << SVC_ROUTE_SHIFT | ifindex;
 }
 
-/* Of a packet that comes in on an interface; `to` is what it becomes. */
-static __always_inline __u32 find_route(struct __sk_buff *skb,
-					const struct packet *p,
-					const struct svc_flow *to)
-{
-	struct bpf_fib_lookup fib = {};
-	long found;
-
-	/* A packet that goes back where it came from has no route that says so. */
-	if (to->kind & SVC_FLOW_SELF)
-		return device_route(skb->ifindex, SVC_ROUTE_BACK);
-	fib.family = p->is_v6 ? AF_INET6 : AF_INET;
-	fib.l4_protocol = p->key.protocol;
-	fib.sport = bpf_htons(to->source_port);
-	fib.dport = bpf_htons(to->destination_port);
-	fib.ifindex = skb->ifindex;
-	if (p->is_v6) {
-		__builtin_memcpy(fib.ipv6_src, to->source, 16);
-		__builtin_memcpy(fib.ipv6_dst, to->destination, 16);
-	} else {
-		fib.ipv4_src = last_word(to->source);
-		fib.ipv4_dst = last_word(to->destination);
-	}
-	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	if (found != BPF_FIB_LKUP_RET_SUCCESS &&
-	    found != BPF_FIB_LKUP_RET_NO_NEIGH)
-		return 0;
-	return device_route(fib.ifindex, SVC_ROUTE_STACK);
-}
+/* Where a packet comes in or goes out. */
+enum hook {
+	FROM_WORKLOAD,
+	TO_WORKLOAD,
+	FROM_OUTSIDE,
+	TO_OUTSIDE,
+	FROM_TUNNEL, /* from outside, the tunnel taken off */
+};
 
 static __always_inline int is_stale(const struct svc_flow *entry, __u64 now)
 {
@@ -78,12 +57,13 @@ static __always_inline int swap_macs(struct __sk_buff *skb)
 	return bpf_skb_store_bytes(skb, 0, swapped, 12, 0);
 }
 
-/* Out of where it came in, to who sent it. */
-static __always_inline int send_back(struct __sk_buff *skb)
+/* Out of where it came in, to who sent it; what was leaving, to the host. */
+static __always_inline int send_back(struct __sk_buff *skb, __u32 hook)
 {
 	if (swap_macs(skb))
 		return TC_ACT_SHOT;
-	return bpf_redirect(skb->ifindex, 0);
+	return bpf_redirect(skb->ifindex,
+			    hook == TO_OUTSIDE ? BPF_F_INGRESS : 0);
 }
 
 static __always_inline int deliver(struct __sk_buff *skb, __u32 route)
@@ -99,7 +79,7 @@ static __always_inline int deliver(struct __sk_buff *skb, __u32 route)
 	case SVC_ROUTE_NEIGHBOUR:
 		return bpf_redirect_neigh(ifindex, 0, 0, 0);
 	case SVC_ROUTE_BACK:
-		return send_back(skb);
+		return send_back(skb, FROM_WORKLOAD);
 	}
 	return TC_ACT_UNSPEC;
 }
