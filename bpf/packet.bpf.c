@@ -23,9 +23,12 @@
  * and is left alone. Of IPv4's fragments those after the first follow it; those
  * of IPv6, extension headers and other protocols are left alone, too.
  *
+ * A service is of TCP or UDP, so that nothing translates an echo request to its
+ * address; where all of an address is a service's, it is refused like other ports.
+ *
  * What is not of a service is passed on to others' programs as it came, and costs
  * as little as can be: a new connection one look-up among the frontends, TCP one
- * among the flows, UDP one among the frontends. An ICMP error costs more.
+ * among the flows, UDP one in each. An ICMP error costs more.
  */
 #include <linux/bpf.h>
 #include "svc_begin.h"
@@ -34,25 +37,25 @@
 SEC("tc")
 int from_workload(struct __sk_buff *skb)
 {
-	return handle(skb, FROM_WORKLOAD, 0);
+	return handle_coming(skb, FROM_WORKLOAD, 0);
 }
 
 SEC("tc")
 int to_workload(struct __sk_buff *skb)
 {
-	return handle(skb, TO_WORKLOAD, 0);
+	return handle_leaving(skb, TO_WORKLOAD);
 }
 
 SEC("tc")
 int from_outside(struct __sk_buff *skb)
 {
-	return handle(skb, FROM_OUTSIDE, 0);
+	return handle_coming(skb, FROM_OUTSIDE, 0);
 }
 
 SEC("tc")
 int to_outside(struct __sk_buff *skb)
 {
-	return handle(skb, TO_OUTSIDE, 0);
+	return handle_leaving(skb, TO_OUTSIDE);
 }
 
 SEC("tc")
@@ -92,7 +95,7 @@ int decapsulate(struct __sk_buff *skb)
 		break;
 	}
 	errand->node = from;
-	return handle(skb, FROM_TUNNEL, from);
+	return handle_coming(skb, FROM_TUNNEL, from);
 }
 
 SEC("tc")
@@ -124,8 +127,10 @@ static __always_inline int make_answer(struct __sk_buff *skb, struct packet *p)
 		.type = ICMP_UNREACHABLE,
 		.code = ICMP_PORT_UNREACHABLE,
 	};
+	int kind = parse(skb, p);
 
-	if (parse(skb, p) != PACKET_FLOW || p->fragment == FRAGMENT_LATER)
+	if ((kind != PACKET_FLOW && kind != PACKET_ECHO) ||
+	    p->fragment == FRAGMENT_LATER)
 		return -1;
 	if (p->key.protocol == IPPROTO_TCP)
 		return answer_reset(skb, p);

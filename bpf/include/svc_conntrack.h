@@ -58,42 +58,56 @@ static __always_inline __u32 flow_check(const struct svc_flow_key *key,
 	return (sum + flow->backend * SVC_FLOW_CHECK_11) >> 32;
 }
 
-static __always_inline __u32 *filter_slot(const struct svc_flow_key *key)
+/* The bucket of a key, and what stands for the key in it. */
+static __always_inline struct svc_filter_bucket *
+filter_bucket(const struct svc_flow_key *key, __u32 *mark)
 {
-	__u32 slot = key_sum(key) >> 48;
+	__u64 sum = key_sum(key);
+	__u32 bucket = sum >> 48;
 
-	return bpf_map_lookup_elem(&flow_filter, &slot);
+	*mark = (__u32)(sum ^ sum >> 32) | 1;
+	return bpf_map_lookup_elem(&flow_filter, &bucket);
 }
 
-static __always_inline void mark_recent(const struct svc_flow_key *key, __u64 now)
+/*
+ * Before an entry of `halfopen` is made, and whenever it is used. It moves to the
+ * front in time, so that only what is idle is pushed out. From the back on, and
+ * without ever taking a mark away before it is elsewhere: others look meanwhile.
+ */
+static __always_inline void mark_recent(const struct svc_flow_key *key)
 {
-	__u32 *slot = filter_slot(key);
+	__u32 mark;
+	struct svc_filter_bucket *bucket = filter_bucket(key, &mark);
+	volatile __u32 *recent;
 
-	if (slot)
-		*slot = (now >> SVC_FILTER_TIME_SHIFT) + 1;
+	if (!bucket)
+		return;
+	recent = bucket->recent;
+	if (recent[0] == mark || recent[1] == mark || recent[2] == mark)
+		return;
+	bpf_spin_lock(&bucket->lock);
+#pragma unroll
+	for (int i = SVC_FILTER_MARKS - 1; i; i--)
+		recent[i] = recent[i - 1];
+	recent[0] = mark;
+	bpf_spin_unlock(&bucket->lock);
 }
 
-/* 0: there is none in `halfopen`, and of UDP none at all. */
-static __always_inline int may_be_recent(const struct svc_packet_config *conf,
-				       const struct svc_flow_key *key)
+/* 0: there is none in `halfopen`. */
+static __always_inline int may_be_recent(const struct svc_flow_key *key)
 {
-	__u32 *slot = filter_slot(key), used, ms = conf->syn_ms;
-	__u64 age;
+	__u32 mark;
+	const struct svc_filter_bucket *bucket = filter_bucket(key, &mark);
+	const volatile __u32 *recent;
+	int found = 0;
 
-	if (!slot)
+	if (!bucket)
 		return 0;
-	used = *slot;
-	if (!used)
-		return 0;
-	if (ms < conf->udp_ms)
-		ms = conf->udp_ms;
-	if (ms < conf->reset_ms)
-		ms = conf->reset_ms;
-	if (ms < conf->fins_ms)
-		ms = conf->fins_ms;
-	age = (__u32)((bpf_ktime_get_ns() >> SVC_FILTER_TIME_SHIFT) + 1 - used);
-	/* Each time is rounded down: two units for that. */
-	return age <= (ms * MS >> SVC_FILTER_TIME_SHIFT) + 2;
+	recent = bucket->recent;
+#pragma unroll
+	for (int i = 0; i < SVC_FILTER_MARKS; i++)
+		found |= recent[i] == mark;
+	return found;
 }
 
 /* 1 if the copy is whole: the element may be another's by now. */
@@ -126,7 +140,8 @@ static __always_inline int copy_flow(const struct svc_flow_key *key,
 		read_;                                                         \
 	})
 
-/* The key of the other direction. */
+/* The key of the other direction. Who needs one is given the room for it: there is
+ * little on the stack. */
 static __always_inline void other_key(const struct svc_flow_key *key,
 				      const struct svc_flow *flow,
 				      struct svc_flow_key *other)
@@ -205,16 +220,15 @@ static __always_inline int has_expired(const struct svc_packet_config *conf,
 				       const struct svc_flow_key *key,
 				       const struct svc_flow *flow,
 				       const struct svc_flow *entry, int half,
-				       __u64 now)
+				       __u64 now, struct svc_flow_key *reverse)
 {
 	__u64 limit = idle_limit(conf, key, flow, entry, half);
-	struct svc_flow_key reverse;
 	struct svc_flow *other;
 
 	if (!is_idle(entry->seen_ns, now, limit))
 		return 0;
-	other_key(key, flow, &reverse);
-	other = lookup_flow(&reverse, half);
+	other_key(key, flow, reverse);
+	other = lookup_flow(reverse, half);
 	return !other || is_idle(other->seen_ns, now, limit);
 }
 
@@ -226,15 +240,14 @@ static __always_inline int is_closed(const struct svc_flow *entry)
 
 /* Both directions, wherever they are. */
 static __always_inline void forget_flow(const struct svc_flow_key *key,
-					const struct svc_flow *flow)
+					const struct svc_flow *flow,
+					struct svc_flow_key *reverse)
 {
-	struct svc_flow_key reverse;
-
-	other_key(key, flow, &reverse);
+	other_key(key, flow, reverse);
 	bpf_map_delete_elem(&flows, key);
-	bpf_map_delete_elem(&flows, &reverse);
+	bpf_map_delete_elem(&flows, reverse);
 	bpf_map_delete_elem(&halfopen, key);
-	bpf_map_delete_elem(&halfopen, &reverse);
+	bpf_map_delete_elem(&halfopen, reverse);
 }
 
 /* FIN and RST go into both directions' entries; whatever follows a RST says that
@@ -242,13 +255,12 @@ static __always_inline void forget_flow(const struct svc_flow_key *key,
 static __always_inline void note_end(const struct packet *p,
 				     const struct svc_flow *flow,
 				     struct svc_flow *entry, int half,
-				     __u64 now)
+				     __u64 now, struct svc_flow_key *reverse)
 {
-	struct svc_flow_key reverse;
 	struct svc_flow *other;
 
-	other_key(&p->key, flow, &reverse);
-	other = lookup_flow(&reverse, half);
+	other_key(&p->key, flow, reverse);
+	other = lookup_flow(reverse, half);
 	if (p->tcp & TCP_RST) {
 		entry->seen |= SVC_SEEN_RST;
 		entry->reset_ns = now;
@@ -274,9 +286,9 @@ static __always_inline void note_end(const struct packet *p,
  * Of a flow that was picked up any answer will do. */
 static __always_inline void note_reply(const struct packet *p,
 				       const struct svc_flow *flow,
-				       struct svc_flow *entry)
+				       struct svc_flow *entry,
+				       struct svc_flow_key *reverse)
 {
-	struct svc_flow_key reverse;
 	struct svc_flow *other;
 
 	if (p->key.protocol == IPPROTO_TCP) {
@@ -286,8 +298,8 @@ static __always_inline void note_reply(const struct packet *p,
 	} else if (entry->seen & SVC_SEEN_REPLY) {
 		return;
 	}
-	other_key(&p->key, flow, &reverse);
-	other = lookup_flow(&reverse, 1);
+	other_key(&p->key, flow, reverse);
+	other = lookup_flow(reverse, 1);
 	entry->seen |= SVC_SEEN_REPLY;
 	if (other) {
 		other->sequence = p->sequence + !!(p->tcp & TCP_SYN);
@@ -303,11 +315,10 @@ static __always_inline void note_reply(const struct packet *p,
  */
 static __always_inline void move_flow(const struct packet *p,
 				      const struct svc_flow *flow,
-				      struct svc_flow *entry)
+				      struct svc_flow *entry,
+				      struct svc_flow_key *reverse)
 {
-	struct svc_flow_key reverse;
 	struct svc_flow *other;
-
 	int one_sided = flow->kind & SVC_FLOW_ONE_SIDED;
 
 	if (!one_sided && !(entry->other & SVC_SEEN_REPLY))
@@ -317,11 +328,11 @@ static __always_inline void move_flow(const struct packet *p,
 	     (!one_sided &&
 	      p->acknowledged - entry->sequence >= RECENT_SEQUENCES)))
 		return;
-	other_key(&p->key, flow, &reverse);
-	other = lookup_flow(&reverse, 1);
+	other_key(&p->key, flow, reverse);
+	other = lookup_flow(reverse, 1);
 	if (!other)
 		return;
-	if (bpf_map_update_elem(&flows, &reverse, other, BPF_ANY) ||
+	if (bpf_map_update_elem(&flows, reverse, other, BPF_ANY) ||
 	    bpf_map_update_elem(&flows, &p->key, entry, BPF_ANY))
 		return;
 	other->seen |= SVC_SEEN_MOVED;
