@@ -56,7 +56,7 @@ def idle_limit_ms(
     """How long a flow in this state may be idle.
 
     `answered`: it is in `flows`; `was_reset`: `reset_ns` is not 0; `one_sided`: only one direction comes by here
-    (direct server return), so one FIN is all there will be, and no answer is waited for.
+    (direct server return), so one FIN is all there will be; it counts as answered when its client goes on.
     """
     if protocol == UDP:
         return timeouts.udp_ms
@@ -64,7 +64,7 @@ def idle_limit_ms(
         return timeouts.reset_ms
     if seen & other & FIN or (one_sided and (seen | other) & FIN):
         return timeouts.fins_ms
-    if not answered and not one_sided:
+    if not answered:
         return timeouts.syn_ms
     return timeouts.after_reset_ms if was_reset else timeouts.established_ms
 

@@ -170,10 +170,10 @@ def test_echo_to_a_service(path: PacketPath) -> None:
             assert out[14 + header + 8 :][: len(quote)] == quote
             # What is sent to the service is not what comes from it, and is judged where it is sent.
             assert path.run("from_workload", answer) == (PASS, answer)
-            for program in ("to_workload", "from_outside"):
-                assert path.run(program, request) == (PASS, request)
-    assert path.drops("blocked") == 4
-    assert path.event("rejected") == 4
+            assert path.run("to_workload", request) == (PASS, request)
+            assert path.run("from_outside", request) == (REDIRECT, out)
+    assert path.drops("blocked") == 8
+    assert path.event("rejected") == 8
 
 
 def test_answers(path: PacketPath) -> None:

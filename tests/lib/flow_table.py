@@ -39,11 +39,11 @@ ROWS = (
     Row("reset after one fin", TCP, 40, FIN, RST | REPLY, was_reset=True),
     Row("traffic after a reset", TCP, 120, 0, REPLY, was_reset=True),
     Row("one fin, traffic after a reset", TCP, 120, FIN, REPLY, was_reset=True),
-    Row("one-sided, established", TCP, 3600, one_sided=True, answered=False),
+    Row("one-sided, not yet gone on with", TCP, 20, one_sided=True, answered=False),
     Row("one-sided, answered", TCP, 3600, one_sided=True),
     Row("one-sided, one fin", TCP, 120, FIN, one_sided=True, answered=False),
     Row("one-sided, both fins", TCP, 120, FIN, FIN, one_sided=True),
     Row("one-sided, reset", TCP, 40, RST, one_sided=True, answered=False, was_reset=True),
-    Row("one-sided, traffic after a reset", TCP, 120, one_sided=True, answered=False, was_reset=True),
+    Row("one-sided, traffic after a reset", TCP, 120, one_sided=True, was_reset=True),
     Row("one-sided udp", UDP, 60, one_sided=True, answered=False),
 )
