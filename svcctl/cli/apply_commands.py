@@ -81,6 +81,14 @@ _INPUT_OPTIONS = (
         {"is_flag": True, "help": "Take what can be taken where an input has something that cannot be."},
     ),
 )
+_FORCE = "Take the input as it is, though it may be an outage, or only a part."
+_TAKE_OVER = "Take what the input asks for, though it belongs to another owner or was made by hand."
+
+
+def decision_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    """--force and --take-over: what is to be done in doubt, and with what is somebody else's."""
+    function = option("--take-over", is_flag=True, help=_TAKE_OVER)(function)
+    return option("--force", is_flag=True, help=_FORCE)(function)
 
 
 def input_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -168,11 +176,16 @@ def say(env: Env, notices: Sequence[Notice]) -> None:
 def refuse_outage(action: str, desired: Sequence[Desired], *, force: bool = False) -> None:
     """Raise SvcctlError for an input that may be an outage rather than a wish; what is one, nothing forces."""
     errors = [text for each in desired for text in each.errors]
-    blockers = [text for each in desired for text in each.blockers]
-    if errors or (blockers and not force):
+    if errors:
+        raise SvcctlError(f"{action}: nothing is changed: {'; '.join(errors)}")
+    refuse_doubts(action, [text for each in desired for text in each.blockers], force=force)
+
+
+def refuse_doubts(action: str, doubts: Sequence[str], *, force: bool) -> None:
+    """Raise SvcctlError for reasons not to do what the input asks for, unless forced."""
+    if doubts and not force:
         raise SvcctlError(
-            f"{action}: nothing is changed: {'; '.join(errors or blockers)}",
-            hint=None if errors else "--force takes the input as it is",
+            f"{action}: nothing is changed: {'; '.join(doubts)}", hint="--force takes the input as it is"
         )
 
 
@@ -234,16 +247,24 @@ def _bindings(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
     from svcctl.model.binding import Binding, format_binding
 
     steps = plan.bindings
+    disowned = set(steps.disowned) - {key for key, _ in steps.plan.removed}
     rows: list[tuple[str, bytes, str, str | None]]
     rows = [(CREATED, key, label, None) for key, label in steps.plan.added]
     rows += [(CHANGED, key, label, f"was {old}") for key, label, old in steps.plan.replaced]
+    rows += [(CHANGED, key, label, f"was {_whose(old)}") for key, label, old in steps.adopted]
     rows += [(DELETED, key, label, None) for key, label in steps.plan.removed]
     if unchanged:
         rows += [(UNCHANGED, key, label, None) for key, label in steps.unchanged]
     for action, key, label, note in rows:
         name = format_binding(Binding.from_key(key, label))
-        owner = steps.owners.get(key)
+        owner = steps.owners.get(key) or (None if key in disowned else steps.holders.get(key))
         yield {"action": action, "kind": "binding", "name": name, "owner": owner, "note": note}
+
+
+def _whose(owner: str) -> str:
+    from svcctl.model.apply_plan import BY_HAND
+
+    return f"{owner}'s" if owner else BY_HAND
 
 
 def counts_of(plan: ApplyPlan) -> dict[str, int]:
@@ -255,7 +276,7 @@ def counts_of(plan: ApplyPlan) -> dict[str, int]:
         counts[step.action] += 1
     bindings = plan.bindings
     counts[CREATED] += len(bindings.plan.added)
-    counts[CHANGED] += len(bindings.plan.replaced)
+    counts[CHANGED] += len(bindings.plan.replaced) + len(bindings.adopted)
     counts[DELETED] += len(bindings.plan.removed)
     counts[UNCHANGED] += len(bindings.unchanged)
     return counts

@@ -46,9 +46,14 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    state: State, desired: Sequence[Desired], *, prune: bool = False, force: bool = False
+    state: State,
+    desired: Sequence[Desired],
+    *,
+    prune: bool = False,
+    force: bool = False,
+    take_over: bool = False,
 ) -> Prepared:
-    """Read what there is and plan. Writes nothing.
+    """Read what there is and plan, as `plan_apply` says. Writes nothing.
 
     Raises NotLoaded where the half is missing that services or bindings need, Conflict, UsageProblem, Full.
     """
@@ -74,7 +79,7 @@ def prepare(
     if snapshot is not None:
         services = {name: one.service for name, one in snapshot.services.items()}
         have = Have(services, snapshot.faults, snapshot.shared, bindings, owners)
-    plan = plan_apply(desired, have, prune=prune, force=force, now_ns=time.time_ns())
+    plan = plan_apply(desired, have, prune=prune, force=force, take_over=take_over, now_ns=time.time_ns())
     changes = _plan_services(state, plan, snapshot) if snapshot is not None else None
     return Prepared(plan, changes, _plan_nets(state, desired) if has_services else None, flows_left(state))
 

@@ -183,7 +183,8 @@ def test_owners(balanced: Balanced, tmp_path: Path) -> None:
     ran = svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", code=6)
     assert "10.96.0.11:80/tcp" in ran.err
     assert "'more'" in ran.err
-    svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", "--force")
+    svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", "--force", code=6)
+    svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", "--take-over")
     assert plain_services()["more"].frontends == ()
     svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\n"), "--prune")
     assert list(plain_services()) == ["hand", "mine", "more"]
@@ -459,6 +460,74 @@ def test_kubernetes_and_what_may_be_an_outage(balanced: Balanced, tmp_path: Path
     assert problems() == []
 
 
+def test_a_part_of_a_cluster_prunes_nothing(balanced: Balanced, tmp_path: Path) -> None:
+    """`kubectl get` of one namespace: what the others have is not deleted, unless that is said to be meant."""
+    here = ("--node", "node-a", "--prune")
+    whole = json.loads(kubernetes("Service", "EndpointSlice", "Node"))
+    web = [one for one in whole["items"] if one["metadata"]["name"].startswith("web")]
+    for number, space in enumerate(("shop", "more"), 3):
+        copies = json.loads(json.dumps(web).replace("10.96.0.2", f"10.96.0.{number}"))
+        for one in copies:
+            one["metadata"]["namespace"] = space
+        whole["items"] += copies
+    parts = {
+        space: {
+            **whole,
+            "items": [one for one in whole["items"] if one["metadata"].get("namespace") == space],
+        }
+        for space in ("default", "shop")
+    }
+    svc("apply", "-f", put(tmp_path, json.dumps(whole)), *here)
+    there, before = set(plain_services()), generation()
+    assert len(there) == 4
+    for space, words in (
+        ("default", "the input is of one namespace, default: 2 services of namespaces more, shop would go"),
+        ("shop", "has no Service default/kubernetes, which every cluster has: 3 services of namespaces"),
+    ):
+        part = put(tmp_path, json.dumps(parts[space]))
+        for code, *verb in ((1, "apply"), (1, "apply", "--dry-run"), (10, "diff")):
+            ran = svc(*verb, "-f", part, *here, code=code)
+            assert words in ran.err
+            assert "hint: --force takes the input as it is" in ran.err
+            assert ran.out == ""
+        assert (
+            "0 deleted" in svc("apply", "-f", part, "--node", "node-a").out
+        )  # without --prune there is no doubt
+        svc("apply", "-f", part, *here, "--take-over", code=1)
+        assert generation() == before
+    assert set(plain_services()) == there
+    svc("apply", "-f", part, *here, "--force")
+    assert list(plain_services()) == ["shop/web:https/tcp"]
+    assert problems() == []
+
+
+def test_what_another_owner_has_as_wanted(balanced: Balanced, tmp_path: Path) -> None:
+    """It stays whose it is, which is told; taken over it is the asker's, and only that is written."""
+    svc("attach", "netns", "--max-bindings", 1000, "--max-destinations", 64)
+    file = put(tmp_path, FILE + BINDINGS)
+    svc("apply", "-f", file, "--owner", "first")
+    ids = {one["name"]: one["id"] for one in svc("services", "-o", "json").json["services"]}
+    before = generation()
+    ran = svc("apply", "-f", file, "--owner", "second")
+    assert "2 services: unchanged, and still of another owner: 'dns' (first), 'shop' (first)" in ran.err
+    assert "2 bindings: unchanged, and still of another owner: " in ran.err
+    assert generation() == before
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("version: 1\nservices: []\nbindings: []\n")
+    assert "0 deleted" in svc("apply", "-f", empty, "--owner", "second", "--prune").out
+    ran = svc("diff", "-f", file, "--owner", "second", "--take-over", code=1)
+    assert "service dns changed (was first's)" in ran.out
+    ran = svc("apply", "-f", file, "--owner", "second", "--take-over")
+    assert "0 created, 4 changed, 0 deleted, 0 unchanged" in ran.out
+    assert ids == {one["name"]: one["id"] for one in svc("services", "-o", "json").json["services"]}
+    assert {one.owner for one in plain_services().values()} == {"second"}
+    before = generation()
+    ran = svc("apply", "-f", file, "--owner", "second", "--take-over")
+    assert ("4 unchanged" in ran.out, ran.err, generation()) == (True, "", before)
+    assert problems() == []
+    assert "4 deleted" in svc("apply", "-f", empty, "--owner", "second", "--prune").out
+
+
 def test_whether_the_node_is_to_be_sent_traffic_is_noted(balanced: Balanced, tmp_path: Path) -> None:
     """For health checks: by the Node's taint, written when it changes, and left as it is by a source without nodes."""
 
@@ -563,7 +632,7 @@ def test_a_service_in_the_way_stops_only_the_frontend_it_has(balanced: Balanced,
     assert balanced.ask("192.0.2.77", 80) == first
     again = svc("apply", "-f", file, "--node", "node-a", "-o", "json").json["changes"]
     assert {one["action"] for one in again} <= {"unchanged"}
-    svc("apply", "-f", file, "--node", "node-a", "--force")
+    svc("apply", "-f", file, "--node", "node-a", "--take-over")
     holders = {one["frontend"]: one["service"] for one in svc("nat", "-o", "json").json["nat"]}
     assert holders["192.0.2.77:80/tcp"] == "default/greedy:80/tcp"
 

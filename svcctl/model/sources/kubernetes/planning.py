@@ -120,6 +120,7 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         node_port_addresses=prefixes,
         notices=notices.sorted(),
         errors=intake.errors,
+        namespaces=frozenset(item.namespace for item in (*intake.services, *intake.slices)),
         blockers=(*blockers(intake, [each.node for each in nodes], node), *unknown),
     )
 
