@@ -146,8 +146,7 @@ def read_options(options: dict[str, Any]) -> Options:
 
 
 def _owner(name: str | None) -> str:
-    from svcctl.model.label import check_name
-    from svcctl.model.service import MAX_OWNER_BYTES
+    from svcctl.model.label import MAX_OWNER_BYTES, check_name
 
     return check_name("owner", name, MAX_OWNER_BYTES) if name else ""
 

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 VERSION = 1
 HEAD = {"version": VERSION, "owner": ""}
-"""What was made by hand stays so when the document is applied; a service of somebody else names its owner."""
+"""What was made by hand stays so when the document is applied; what is somebody's names its owner."""
 
 
 class Everything(NamedTuple):
-    """All bindings (24-byte key -> label) and services."""
+    """All bindings (24-byte key -> label), whose they are if anybody's, and services."""
 
     bindings: Mapping[bytes, str]
+    owners: Mapping[bytes, str]
     services: tuple[Service, ...]
 
 
@@ -33,7 +34,10 @@ def read_everything(state: State) -> Everything:
         from svcctl.state.services import read_all
 
         services = tuple(one.service for one in read_all(state).values())
-    return Everything(_read_bindings(state), services)
+    from svcctl.state.owners import read_owners
+
+    owners = read_owners(state) if state.has_dispatcher() else {}
+    return Everything(_read_bindings(state), owners, services)
 
 
 def _read_bindings(state: State) -> Mapping[bytes, str]:
@@ -69,10 +73,16 @@ def document(output: str, everything: Everything) -> Iterable[str]:
 
 
 def _bindings(everything: Everything) -> Iterator[dict[str, Any]]:
+    from svcctl.model.binding import key_fields
     from svcctl.model.listing import listing_rows
 
+    owners = {
+        key_fields(key): owner for key, owner in everything.owners.items() if key in everything.bindings
+    }
     for protocol, prefix, port, label in listing_rows(everything.bindings):
-        yield {"label": label, "protocol": protocol, "prefix": prefix, "port": port}
+        entry = {"label": label, "protocol": protocol, "prefix": prefix, "port": port}
+        owner = owners.get((protocol, prefix, port)) if owners else None
+        yield {**entry, "owner": owner} if owner else entry
 
 
 def _services(everything: Everything) -> list[dict[str, Any]]:

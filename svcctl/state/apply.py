@@ -152,8 +152,9 @@ def _write_bindings(writer: Writer, plan: ApplyPlan, progress: Callable[[int, in
     steps = plan.bindings
     if steps.plan.is_empty and not steps.owners and not steps.disowned:
         return
-    note_owners(writer, steps.owners)
-    if steps.plan.changes > THRESHOLD or not has_room(writer, steps.plan):
+    if steps.plan.is_empty:
+        note_owners(writer, steps.owners)
+    elif steps.plan.changes > THRESHOLD or not has_room(writer, steps.plan):
         want = read_labels(writer)
         want.update((key, label) for key, label in steps.plan.added)
         want.update((key, label) for key, label, _ in steps.plan.replaced)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
+NO_OWNERS: Mapping[bytes, str] = {}
+
+
 def read_owners(state: State) -> dict[bytes, str]:
     """24-byte key of a binding -> who asked for it."""
     keys, values, count = state.map("binding_owners").read_all()

@@ -80,9 +80,12 @@ def test_export_applied_writes_nothing(balanced: Balanced, tmp_path: Path) -> No
     svc("bind", "own", "udp", "192.0.2.9", 53)
     before, text = generation(), svc("export").out
     assert {one.get("owner") for one in json.loads(text)["services"]} == {"native", None}
+    assert {one.get("owner") for one in json.loads(text)["bindings"]} == {"native", None}
     for form in ("json", "yaml"):
         file = put(tmp_path, svc("export", "-o", form).out)
-        assert "0 created, 0 changed, 0 deleted, 6 unchanged" in svc("apply", "-f", file).out
+        ran = svc("apply", "-f", file)
+        assert "0 created, 0 changed, 0 deleted, 6 unchanged" in ran.out
+        assert ran.err == ""
         assert "0 changed" in svc("apply", "-f", file, "--prune").out
         assert svc("diff", "-f", file, "--prune").out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
     assert "3 unchanged" in svc("load-bindings", file if form == "json" else put(tmp_path, text)).out
@@ -95,6 +98,14 @@ def test_export_applied_writes_nothing(balanced: Balanced, tmp_path: Path) -> No
     assert json.loads(svc("export").out)["services"] == []
     svc("apply", "-f", put(tmp_path, everything))
     assert svc("export").out == everything
+    # As at boot: bindings by the one command, services by the other.
+    none = tmp_path / "none.yaml"
+    none.write_text("version: 1\nservices: []\nbindings: []\n")
+    svc("apply", "-f", none, "--prune")
+    svc("load-bindings", put(tmp_path, everything))
+    assert svc("apply", "-f", put(tmp_path, everything)).err == ""
+    assert svc("export").out == everything
+    assert "4 deleted" in svc("apply", "-f", none, "--prune").out  # what is native's, and no more
     assert problems() == []
 
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.model.bad_value import show
 from svcctl.model.desired import CONSUL, NATIVE, NOMAD, NOTE, Desired, Notice
-from svcctl.model.label import check_name
-from svcctl.model.service import MAX_OWNER_BYTES
+from svcctl.model.label import MAX_OWNER_BYTES, check_name
 from svcctl.model.service_endpoint import format_frontend
 from svcctl.model.sources.fields import Fields
 from svcctl.model.sources.native_bindings import read_bindings
@@ -54,6 +53,7 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
     services: dict[str, Service] = {}
     owners_of: dict[Frontend, str] = {}
     bindings: dict[bytes, Binding] | None = None
+    owners: dict[bytes, str] = {}
     used: set[tuple[str, str]] = set()
     no_services = True
     for each in documents:
@@ -61,7 +61,7 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         no_services = no_services and "services" not in fields
         if "bindings" in fields:
             bindings = {} if bindings is None else bindings
-            read_bindings(fields, bindings)
+            read_bindings(fields, bindings, owners)
         for number, entry in enumerate(fields.array("services")):
             inside = Fields(each, ("services", number), entry)
             service = read_service(inside, owner, registries)
@@ -84,6 +84,7 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         notices=_notices(registries, used),
         blockers=_blockers(registries, used),
         no_services=no_services,
+        binding_owners=owners,
     )
 
 
