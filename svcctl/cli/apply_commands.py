@@ -52,8 +52,8 @@ _INPUT_OPTIONS = (
         {
             "type": WORD,
             "multiple": True,
-            "metavar": "PREFIX|primary",
-            "help": "Addresses of this node that serve node ports; may be repeated [all].",
+            "metavar": "PREFIX|primary|all",
+            "help": "Addresses of this node that serve node ports; may be repeated [as it is; all at first].",
         },
     ),
     (
@@ -219,7 +219,7 @@ def check_inputs(env: Env, files: Sequence[str], options: dict[str, Any]) -> int
 
 def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str, Any]]:
     """Every object of a plan: kind, name, action, owner, note, and what of it changes."""
-    from svcctl.model.apply_plan import UNCHANGED
+    from svcctl.model.apply_plan import CHANGED, UNCHANGED
     from svcctl.model.service_plan import diff, lines
 
     for step in plan.services:
@@ -239,6 +239,8 @@ def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str,
             "details": details,
         }
     yield from _bindings(plan, unchanged)
+    for setting, note in plan.settings:
+        yield {"action": CHANGED, "kind": "setting", "name": setting, "owner": None, "note": note}
 
 
 def _bindings(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
@@ -275,7 +277,7 @@ def counts_of(plan: ApplyPlan) -> dict[str, int]:
         counts[step.action] += 1
     bindings = plan.bindings
     counts[CREATED] += len(bindings.plan.added)
-    counts[CHANGED] += len(bindings.plan.replaced) + len(bindings.adopted)
+    counts[CHANGED] += len(bindings.plan.replaced) + len(bindings.adopted) + len(plan.settings)
     counts[DELETED] += len(bindings.plan.removed)
     counts[UNCHANGED] += len(bindings.unchanged)
     return counts

@@ -73,12 +73,16 @@ class BindingSteps(NamedTuple):
 
 
 class ApplyPlan(NamedTuple):
-    """Everything, services by name. `notices` are the plan's own; `doubts` are reasons not to prune by this input."""
+    """Everything, services by name. `notices` are the plan's own; `doubts` are reasons not to prune by this input.
+
+    `settings` are (name, remark) of settings of the state that change; who reads the state adds them.
+    """
 
     services: tuple[Step, ...]
     bindings: BindingSteps
     notices: tuple[Notice, ...]
     doubts: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def changes(self) -> bool:
@@ -87,7 +91,7 @@ class ApplyPlan(NamedTuple):
         return (
             any(step.action != UNCHANGED for step in self.services)
             or not bindings.plan.is_empty
-            or bool(bindings.owners or bindings.disowned)
+            or bool(bindings.owners or bindings.disowned or self.settings)
         )
 
 

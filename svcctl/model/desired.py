@@ -55,9 +55,9 @@ if TYPE_CHECKING:
         the input may be an outage rather than a wish (and what it would have needed): nothing of it is applied
         unless forced. `errors` are those of them that nothing forces: the answer
         of a server that failed. `no_services`: the source has no say about services, so none are pruned for it.
-        `node_port_addresses` are the prefixes where node ports are served, of both families; none: all of the
-        node's own. `namespaces`: of a cluster, those that the input has Services or EndpointSlices of; None for
-        sources that are no cluster's.
+        `node_port_addresses` are the prefixes where node ports are served, of both families; (): all of the
+        node's own; None: it has no say about that. `namespaces`: of a cluster, those that the input has Services
+        or EndpointSlices of; None for sources that are no cluster's.
         """
 
         kind: str
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         services: tuple[Service, ...] = ()
         bindings: tuple[Binding, ...] | None = None
         nodes: tuple[Node, ...] = ()
-        node_port_addresses: tuple[Prefix, ...] = ()
+        node_port_addresses: tuple[Prefix, ...] | None = None
         notices: tuple[Notice, ...] = ()
         blockers: tuple[str, ...] = ()
         errors: tuple[str, ...] = ()
@@ -83,5 +83,5 @@ else:
         "Desired",
         "kind owner services bindings nodes node_port_addresses notices blockers errors no_services namespaces"
         " binding_owners",
-        defaults=((), None, (), (), (), (), (), False, None, {}),
+        defaults=((), None, (), None, (), (), (), False, None, {}),
     )

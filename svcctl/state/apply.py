@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import NotLoaded
+from svcctl.errors import NotLoaded, UsageProblem
 from svcctl.maps import catalog
 from svcctl.model.apply_plan import UNCHANGED, Have, plan_apply
 from svcctl.model.constants import UDP
@@ -42,7 +42,7 @@ class Prepared(NamedTuple):
     @property
     def writes(self) -> bool:
         """Whether there is anything to write."""
-        return self.plan.changes or self.nets is not None
+        return self.plan.changes
 
 
 def prepare(
@@ -62,7 +62,7 @@ def prepare(
     from svcctl.state.owners import read_owners
 
     has_services = state.has_half(catalog.BALANCER)
-    if not has_services and any(each.services for each in desired):
+    if not has_services and any(each.services or each.node_port_addresses for each in desired):
         from svcctl.state.services import need_services
 
         need_services(state)
@@ -81,7 +81,10 @@ def prepare(
         have = Have(services, snapshot.faults, snapshot.shared, bindings, owners)
     plan = plan_apply(desired, have, prune=prune, force=force, take_over=take_over, now_ns=time.time_ns())
     changes = _plan_services(state, plan, snapshot) if snapshot is not None else None
-    return Prepared(plan, changes, _plan_nets(state, desired) if has_services else None, flows_left(state))
+    nets = _plan_nets(state, desired) if has_services else None
+    if nets is not None:
+        plan = plan._replace(settings=(("node-port-addresses", nets.text),))
+    return Prepared(plan, changes, nets, flows_left(state))
 
 
 def _snapshot(state: State) -> Snapshot:
@@ -105,13 +108,16 @@ def _plan_services(state: State, plan: ApplyPlan, snapshot: Snapshot) -> Changes
 
 
 def _plan_nets(state: State, desired: Sequence[Desired]) -> NetChanges | None:
-    """Only Kubernetes has a say about where node ports are served."""
+    """Where node ports are served, by who has a say about that. Who speaks of a cluster has the node's addresses
+    looked at in any case."""
     from svcctl.state.node_addresses import plan_nets
 
-    asked = [each for each in desired if each.kind == KUBERNETES]
-    if not asked:
+    asked = {each.node_port_addresses for each in desired if each.node_port_addresses is not None}
+    if len(asked) > 1:
+        raise UsageProblem("the inputs do not agree on where node ports are served")
+    if not asked and all(each.kind != KUBERNETES for each in desired):
         return None
-    return plan_nets(state, [prefix for each in asked for prefix in each.node_port_addresses])
+    return plan_nets(state, asked.pop() if asked else None)
 
 
 def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int], None] | None = None) -> None:

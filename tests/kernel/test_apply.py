@@ -299,7 +299,9 @@ def test_ids_and_order_mean_nothing(balanced: Balanced) -> None:
     assert problems() == []
 
 
-def test_node_ports_are_served_where_kubernetes_says(balanced: Balanced, world: World) -> None:
+def test_node_ports_are_served_where_kubernetes_says(
+    balanced: Balanced, world: World, tmp_path: Path
+) -> None:
     world.sh("ip addr add 192.0.2.1/32 dev lo; ip addr add 198.51.100.1/32 dev lo")
     backend = balanced.farm.many(1)[0]
     web = service("web", f"{VIP}:80/tcp", backend, node_port=30080, owner=KUBERNETES)
@@ -316,7 +318,30 @@ def test_node_ports_are_served_where_kubernetes_says(balanced: Balanced, world: 
     apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=nets))
     assert generation() > before
     assert balanced.ask("192.0.2.2", 30080) == backend
+    # It stays until somebody says otherwise, is shown, and goes with the export.
     apply(desired(web, owner=KUBERNETES, kind=KUBERNETES))
+    assert balanced.error("198.51.100.1", 30080) != 0
+    assert svc("status", "-o", "json").json["status"][0]["balancer"]["node_port_addresses"] == [
+        "192.0.2.0/24"
+    ]
+    assert "on 192.0.2.0/24" in svc("status").out
+    text = svc("export").out
+    assert json.loads(text)["node_port_addresses"] == ["192.0.2.0/24"]
+    file = put(tmp_path, text)
+    before = generation()
+    svc("load-bindings", file)  # which passes it over
+    assert "0 changed" in svc("apply", "-f", file).out
+    assert generation() == before
+    file.write_text(text.replace('["192.0.2.0/24"]', "[]"))
+    assert (
+        "setting node-port-addresses changed (all; was 192.0.2.0/24)" in svc("diff", "-f", file, code=1).out
+    )
+    svc("apply", "-f", file)
+    assert balanced.ask("198.51.100.1", 30080) == backend
+    assert "node_port_addresses" not in svc("export").json
+    svc("apply", "-f", put(tmp_path, text))
+    assert balanced.error("198.51.100.1", 30080) != 0
+    apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=()))
     assert balanced.ask("198.51.100.1", 30080) == backend
     assert problems() == []
 

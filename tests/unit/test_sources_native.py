@@ -321,6 +321,23 @@ def test_documents_are_read_back(desired: Desired, as_yaml: bool) -> None:
     assert native.document(again) == document
 
 
+def test_where_node_ports_are_served() -> None:
+    """Documents agree, and no say is another thing than everywhere."""
+    text = "version: 1\nservices: []\n"
+    assert read(text).node_port_addresses is None
+    for value, prefixes in (("[]", []), ("[192.0.2.7/24, '::/0']", ["192.0.2.0/24", "::/0"])):
+        found = read(text, f"{text}node_port_addresses: {value}\n")
+        assert [str(each) for each in found.node_port_addresses or ()] == prefixes
+        document = native.document(found)
+        assert document["node_port_addresses"] == prefixes
+        assert faults(SCHEMA, document) == []
+        assert read(json.dumps(document)) == found
+    with pytest.raises(InputProblem, match=r"\$\.node_port_addresses\[0\]"):
+        read(f"{text}node_port_addresses: [primary]\n")
+    with pytest.raises(InputProblem, match="an earlier document has others"):
+        read(f"{text}node_port_addresses: []\n", f"{text}node_port_addresses: ['::/0']\n")
+
+
 def test_an_export_is_short() -> None:
     """Defaults are left out, and the order is always the same."""
     service = one(backends=["10.0.0.3:80", "10.0.0.2:80"], node_port=30000)

@@ -44,6 +44,8 @@ def document(desired: Desired) -> dict[str, Any]:
     whole: dict[str, Any] = {"version": 1}
     if desired.owner != NATIVE:
         whole["owner"] = desired.owner
+    if desired.node_port_addresses is not None:
+        whole["node_port_addresses"] = [format_prefix(*each) for each in desired.node_port_addresses]
     if desired.bindings is not None:
         owners = desired.binding_owners
         whole["bindings"] = [
