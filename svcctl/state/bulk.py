@@ -16,7 +16,7 @@ from svcctl.model.binding import LENGTH_BYTE
 from svcctl.model.destination import DestinationKey
 from svcctl.state import destinations, swap
 from svcctl.state.bindings import MAPS_WRITTEN, port_index, read_labels
-from svcctl.state.owners import NO_OWNERS, forget_owners, note_owners, read_owners
+from svcctl.state.owners import NO_OWNERS, check_owner_room, forget_owners, note_owners, read_owners
 from svcctl.state.programs import load_object
 from svcctl.state.writer import check_map_ids
 
@@ -59,6 +59,8 @@ def replace_all(
         if len(keys) > largest:
             raise destinations.full(name, writer.usage(name).used, largest, len(keys))
 
+    owned = read_owners(writer)
+    check_owner_room(writer, owned, owners)
     reservation = destinations.Reservation(writer, refs)
     with writer.changing(**reservation.meta_fields):
         reservation.make(writer, refs)
@@ -71,7 +73,7 @@ def replace_all(
                 if found.key not in reservation.new:
                     destinations.change_refs(writer, found, count)
         note_owners(writer, owners)
-        owned = read_owners(writer)
+        owned = {**owned, **owners}
         have = read_labels(writer) if owned else {}
         moved = [key for key in owned if key in want and want[key] != have.get(key)]
         forget_owners(writer, [key for key in moved if key not in owners])
