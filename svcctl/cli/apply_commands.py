@@ -115,13 +115,13 @@ def file_option(help: str, *, required: bool = True) -> Callable[..., Any]:
 
 def read_desired(env: Env, files: Sequence[str], options: dict[str, Any]) -> list[Desired]:
     """Read the inputs and say what there is to know of them. Raises UsageProblem."""
-    from svcctl.cli.input import read_input
+    from svcctl.cli.input import input_name, read_input
     from svcctl.model.sources.detect import read_inputs
 
     chosen = read_options(options)
     if files.count("-") > 1:
         raise UsageProblem("standard input is named twice")
-    desired = read_inputs([("" if file == "-" else file, read_input(file, env)) for file in files], chosen)
+    desired = read_inputs([(input_name(file), read_input(file, env)) for file in files], chosen)
     for each in desired:
         say(env, each.notices)
     return desired

@@ -39,7 +39,7 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     import gc
 
     from svcctl.cli.access import planning
-    from svcctl.cli.input import read_input
+    from svcctl.cli.input import input_name, read_input
     from svcctl.cli.progress import Progress
     from svcctl.host.interrupts import Held
     from svcctl.model.bindings_file import read_bindings
@@ -50,8 +50,7 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     progress = Progress(env, "load-bindings")
     progress.step("reading")
     owners: dict[bytes, str] = {}
-    source = "" if file == "-" else file
-    want = read_bindings(read_input(file, env), source=source, native=True, owners=owners)
+    want = read_bindings(read_input(file, env), source=input_name(file), native=True, owners=owners)
     # Millions of small objects that nothing refers to in a circle: the collector would only walk them.
     gc.disable()
     try:
