@@ -283,19 +283,27 @@ def counts_of(plan: ApplyPlan) -> dict[str, int]:
     return counts
 
 
-_TODO = {"created": "create", "changed": "change", "deleted": "delete", "unchanged": "leave"}
+FEW = 100
+"""So many objects that are unchanged have a line each; of more, the totals say it."""
 
 
 def emit_plan(env: Env, plan: ApplyPlan, *, dry_run: bool, unchanged: bool, details: bool) -> None:
-    """Print a plan: `service default/web:80/TCP created`, a line an object, and the totals."""
+    """Print a plan: `service default/web:80/TCP created`, a line an object, and the totals.
+
+    As text it has no lines for more than FEW objects that are unchanged, without `details`; other formats are whole.
+    """
+    from svcctl.model.apply_plan import UNCHANGED
     from svcctl.render.changes import summary
     from svcctl.render.text import escape
 
     objects = list(changes_of(plan, unchanged=unchanged))
     counts = counts_of(plan)
+    hides = counts[UNCHANGED] > FEW and not details
 
     def lines() -> Iterator[str]:
         for one in objects:
+            if hides and one["action"] == UNCHANGED:
+                continue
             note = f" ({one['note']})" if one["note"] else ""
             end = " (dry run)" if dry_run else ""
             yield escape(f"{one['kind']} {one['name']} {one['action']}{note}{end}")

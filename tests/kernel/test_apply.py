@@ -70,6 +70,22 @@ def test_applied_twice_the_second_writes_nothing(balanced: Balanced, tmp_path: P
     assert problems() == []
 
 
+def test_many_that_are_unchanged_are_counted(loaded: World, tmp_path: Path) -> None:
+    """Ten thousand lines that say nothing hide the one that does."""
+    lines = [f"  - {{label: web, protocol: tcp, prefix: 10.0.0.{n}, port: 80}}\n" for n in range(102)]
+    text = "version: 1\nbindings:\n"
+    svc("apply", "-f", put(tmp_path, text + "".join(lines[:100])))
+    few = svc("apply", "-f", put(tmp_path, text + "".join(lines[:101]))).out.splitlines()
+    assert (len(few), few[-1]) == (102, "1 created, 0 changed, 0 deleted, 100 unchanged")
+    file = put(tmp_path, text + "".join(lines))
+    assert svc("apply", "-f", file, "--dry-run").out.splitlines() == [
+        "binding web#tcp:[10.0.0.101/32]:80 created (dry run)",
+        "1 created, 0 changed, 0 deleted, 101 unchanged (dry run)",
+    ]
+    assert len(svc("apply", "-f", file, "--dry-run", "-v").out.splitlines()) == 103
+    assert len(svc("apply", "-f", file, "--dry-run", "-o", "json").json["changes"]) == 102
+
+
 def test_export_applied_writes_nothing(balanced: Balanced, tmp_path: Path) -> None:
     """Made by hand, by one owner and another: all of it stays whose it is."""
     svc("attach", "netns", "--max-bindings", 1000, "--max-destinations", 64)
