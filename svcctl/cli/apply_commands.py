@@ -52,8 +52,8 @@ _INPUT_OPTIONS = (
         {
             "type": WORD,
             "multiple": True,
-            "metavar": "PREFIX|primary",
-            "help": "Addresses of this node that serve node ports; may be repeated [all].",
+            "metavar": "PREFIX|primary|all",
+            "help": "Addresses of this node that serve node ports; may be repeated [as it is; all at first].",
         },
     ),
     (
@@ -81,6 +81,14 @@ _INPUT_OPTIONS = (
         {"is_flag": True, "help": "Take what can be taken where an input has something that cannot be."},
     ),
 )
+_FORCE = "Take the input as it is, though it may be an outage, or only a part."
+_TAKE_OVER = "Take what the input asks for, though it belongs to another owner or was made by hand."
+
+
+def decision_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    """--force and --take-over: what is to be done in doubt, and with what is somebody else's."""
+    function = option("--take-over", is_flag=True, help=_TAKE_OVER)(function)
+    return option("--force", is_flag=True, help=_FORCE)(function)
 
 
 def input_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -107,13 +115,13 @@ def file_option(help: str, *, required: bool = True) -> Callable[..., Any]:
 
 def read_desired(env: Env, files: Sequence[str], options: dict[str, Any]) -> list[Desired]:
     """Read the inputs and say what there is to know of them. Raises UsageProblem."""
-    from svcctl.cli.input import read_input
+    from svcctl.cli.input import input_name, read_input
     from svcctl.model.sources.detect import read_inputs
 
     chosen = read_options(options)
     if files.count("-") > 1:
         raise UsageProblem("standard input is named twice")
-    desired = read_inputs([("" if file == "-" else file, read_input(file, env)) for file in files], chosen)
+    desired = read_inputs([(input_name(file), read_input(file, env)) for file in files], chosen)
     for each in desired:
         say(env, each.notices)
     return desired
@@ -138,8 +146,7 @@ def read_options(options: dict[str, Any]) -> Options:
 
 
 def _owner(name: str | None) -> str:
-    from svcctl.model.label import check_name
-    from svcctl.model.service import MAX_OWNER_BYTES
+    from svcctl.model.label import MAX_OWNER_BYTES, check_name
 
     return check_name("owner", name, MAX_OWNER_BYTES) if name else ""
 
@@ -168,11 +175,16 @@ def say(env: Env, notices: Sequence[Notice]) -> None:
 def refuse_outage(action: str, desired: Sequence[Desired], *, force: bool = False) -> None:
     """Raise SvcctlError for an input that may be an outage rather than a wish; what is one, nothing forces."""
     errors = [text for each in desired for text in each.errors]
-    blockers = [text for each in desired for text in each.blockers]
-    if errors or (blockers and not force):
+    if errors:
+        raise SvcctlError(f"{action}: nothing is changed: {'; '.join(errors)}")
+    refuse_doubts(action, [text for each in desired for text in each.blockers], force=force)
+
+
+def refuse_doubts(action: str, doubts: Sequence[str], *, force: bool) -> None:
+    """Raise SvcctlError for reasons not to do what the input asks for, unless forced."""
+    if doubts and not force:
         raise SvcctlError(
-            f"{action}: nothing is changed: {'; '.join(errors or blockers)}",
-            hint=None if errors else "--force takes the input as it is",
+            f"{action}: nothing is changed: {'; '.join(doubts)}", hint="--force takes the input as it is"
         )
 
 
@@ -207,7 +219,7 @@ def check_inputs(env: Env, files: Sequence[str], options: dict[str, Any]) -> int
 
 def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str, Any]]:
     """Every object of a plan: kind, name, action, owner, note, and what of it changes."""
-    from svcctl.model.apply_plan import UNCHANGED
+    from svcctl.model.apply_plan import CHANGED, UNCHANGED
     from svcctl.model.service_plan import diff, lines
 
     for step in plan.services:
@@ -227,6 +239,8 @@ def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str,
             "details": details,
         }
     yield from _bindings(plan, unchanged)
+    for setting, note in plan.settings:
+        yield {"action": CHANGED, "kind": "setting", "name": setting, "owner": None, "note": note}
 
 
 def _bindings(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
@@ -234,16 +248,24 @@ def _bindings(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
     from svcctl.model.binding import Binding, format_binding
 
     steps = plan.bindings
+    disowned = set(steps.disowned) - {key for key, _ in steps.plan.removed}
     rows: list[tuple[str, bytes, str, str | None]]
     rows = [(CREATED, key, label, None) for key, label in steps.plan.added]
     rows += [(CHANGED, key, label, f"was {old}") for key, label, old in steps.plan.replaced]
+    rows += [(CHANGED, key, label, f"was {_whose(old)}") for key, label, old in steps.adopted]
     rows += [(DELETED, key, label, None) for key, label in steps.plan.removed]
     if unchanged:
         rows += [(UNCHANGED, key, label, None) for key, label in steps.unchanged]
     for action, key, label, note in rows:
         name = format_binding(Binding.from_key(key, label))
-        owner = steps.owners.get(key)
+        owner = steps.owners.get(key) or (None if key in disowned else steps.holders.get(key))
         yield {"action": action, "kind": "binding", "name": name, "owner": owner, "note": note}
+
+
+def _whose(owner: str) -> str:
+    from svcctl.model.apply_plan import BY_HAND
+
+    return f"{owner}'s" if owner else BY_HAND
 
 
 def counts_of(plan: ApplyPlan) -> dict[str, int]:
@@ -255,25 +277,33 @@ def counts_of(plan: ApplyPlan) -> dict[str, int]:
         counts[step.action] += 1
     bindings = plan.bindings
     counts[CREATED] += len(bindings.plan.added)
-    counts[CHANGED] += len(bindings.plan.replaced)
+    counts[CHANGED] += len(bindings.plan.replaced) + len(bindings.adopted) + len(plan.settings)
     counts[DELETED] += len(bindings.plan.removed)
     counts[UNCHANGED] += len(bindings.unchanged)
     return counts
 
 
-_TODO = {"created": "create", "changed": "change", "deleted": "delete", "unchanged": "leave"}
+FEW = 100
+"""So many objects that are unchanged have a line each; of more, the totals say it."""
 
 
 def emit_plan(env: Env, plan: ApplyPlan, *, dry_run: bool, unchanged: bool, details: bool) -> None:
-    """Print a plan: `service default/web:80/TCP created`, a line an object, and the totals."""
+    """Print a plan: `service default/web:80/TCP created`, a line an object, and the totals.
+
+    As text it has no lines for more than FEW objects that are unchanged, without `details`; other formats are whole.
+    """
+    from svcctl.model.apply_plan import UNCHANGED
     from svcctl.render.changes import summary
     from svcctl.render.text import escape
 
     objects = list(changes_of(plan, unchanged=unchanged))
     counts = counts_of(plan)
+    hides = counts[UNCHANGED] > FEW and not details
 
     def lines() -> Iterator[str]:
         for one in objects:
+            if hides and one["action"] == UNCHANGED:
+                continue
             note = f" ({one['note']})" if one["note"] else ""
             end = " (dry run)" if dry_run else ""
             yield escape(f"{one['kind']} {one['name']} {one['action']}{note}{end}")

@@ -19,12 +19,20 @@ if TYPE_CHECKING:
 class Cluster:
     """The hooks of a follower. The state is locked for each change, and for no longer."""
 
-    def __init__(self, env: Env, options: Options, metrics_file: str | None, *, force: bool = False) -> None:
+    def __init__(
+        self,
+        env: Env,
+        options: Options,
+        metrics_file: str | None,
+        *,
+        force: bool = False,
+        take_over: bool = False,
+    ) -> None:
         self._env = env
         self._options = options
         self._metrics_file = metrics_file
         self._metrics_trouble = ""
-        self._force = force
+        self._force, self._take_over = force, take_over
         self._failing_since = 0
         self._said: frozenset[Notice] = frozenset()
 
@@ -66,7 +74,8 @@ class Cluster:
         refuse_outage("apply", [desired], force=self._force)
         ended = 0
         with planning(self._env) as (state, writer):
-            prepared = prepare(state, [desired], prune=True, force=self._force)
+            # Its doubts are about inputs that are a part; these lists are whole, or they were not there.
+            prepared = prepare(state, [desired], prune=True, force=self._force, take_over=self._take_over)
             if writer is not None:
                 carry_out(writer, prepared)
                 ended = end_flows(self._env, writer, prepared)

@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from svcctl.state.session import State
 
 VERSION = 1
-HEAD = {"version": VERSION, "owner": ""}
-"""What was made by hand stays so when the document is applied; a service of somebody else names its owner."""
+HEAD: dict[str, Any] = {"version": VERSION, "owner": ""}
+"""What was made by hand stays so when the document is applied; what is somebody's names its owner."""
 
 
 class Everything(NamedTuple):
-    """All bindings (24-byte key -> label) and services."""
+    """All bindings (24-byte key -> label), whose they are if anybody's, and services; the prefixes where node ports are
+    served, none for all of the node's addresses."""
 
     bindings: Mapping[bytes, str]
+    owners: Mapping[bytes, str]
     services: tuple[Service, ...]
+    node_port_addresses: tuple[str, ...] = ()
 
 
 def read_everything(state: State) -> Everything:
@@ -29,11 +32,17 @@ def read_everything(state: State) -> Everything:
     from svcctl.maps import catalog
 
     services: tuple[Service, ...] = ()
+    nets: tuple[str, ...] = ()
     if state.has_half(catalog.BALANCER):
+        from svcctl.state.node_addresses import net_texts, read_nets
         from svcctl.state.services import read_all
 
+        nets = tuple(net_texts(read_nets(state)))
         services = tuple(one.service for one in read_all(state).values())
-    return Everything(_read_bindings(state), services)
+    from svcctl.state.owners import read_owners
+
+    owners = read_owners(state) if state.has_dispatcher() else {}
+    return Everything(_read_bindings(state), owners, services, nets)
 
 
 def _read_bindings(state: State) -> Mapping[bytes, str]:
@@ -57,22 +66,31 @@ def _read_bindings(state: State) -> Mapping[bytes, str]:
 
 def document(output: str, everything: Everything) -> Iterable[str]:
     """Lines of the document, json or yaml, in one order: equal states give equal files."""
+    head = dict(HEAD)
+    if everything.node_port_addresses:
+        head["node_port_addresses"] = list(everything.node_port_addresses)
     if output == "yaml":
         from svcctl.render import yaml
 
         return yaml.whole(
-            {**HEAD, "bindings": list(_bindings(everything)), "services": _services(everything)}
+            {**head, "bindings": list(_bindings(everything)), "services": _services(everything)}
         )
     from svcctl.render import json
 
-    return json.lists(HEAD, {"bindings": _bindings(everything), "services": _services(everything)})
+    return json.lists(head, {"bindings": _bindings(everything), "services": _services(everything)})
 
 
 def _bindings(everything: Everything) -> Iterator[dict[str, Any]]:
+    from svcctl.model.binding import key_fields
     from svcctl.model.listing import listing_rows
 
+    owners = {
+        key_fields(key): owner for key, owner in everything.owners.items() if key in everything.bindings
+    }
     for protocol, prefix, port, label in listing_rows(everything.bindings):
-        yield {"label": label, "protocol": protocol, "prefix": prefix, "port": port}
+        entry = {"label": label, "protocol": protocol, "prefix": prefix, "port": port}
+        owner = owners.get((protocol, prefix, port)) if owners else None
+        yield {**entry, "owner": owner} if owner else entry
 
 
 def _services(everything: Everything) -> list[dict[str, Any]]:

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from svcctl.cli.env import Env
 
 
+STDIN = "<stdin>"
+
+
+def input_name(path: str) -> str:
+    """What messages call an input."""
+    return STDIN if path == "-" else path
+
+
 def read_input(path: str, env: Env) -> bytes:
     """The whole content. Raises UsageProblem for a file that cannot be read, and for a terminal."""
     if path == "-":

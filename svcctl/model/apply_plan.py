@@ -2,12 +2,12 @@
 
 Each object has an owner: who asked for it in a desired state, "" for what was made by hand.
 
-* What is as wanted is left alone, whosever it is.
-* What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless forced.
+* What is as wanted is left alone, whosever it is, which is told; with `take_over` it becomes the asker's.
+* What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless taken over.
 * Without `prune` nothing is removed; with it, what an owner made and no longer asks for.
-* A frontend or binding that somebody else holds is a conflict, unless forced: then it is taken away there.
+* A frontend or binding that somebody else holds is a conflict, or taken away there with `take_over`.
 * The state of a backend comes from the input. Only the API server of Kubernetes keeps its last backends when the input
-  has none for it: whoever asks for the cluster's state may need it to get there.
+  has none for it: whoever asks for the cluster's state may need it to get there. With `force` it goes with a prune.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.errors import Conflict, UsageProblem
+from svcctl.model.apply_doubts import partial_input
 from svcctl.model.binding import Binding, format_binding
 from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
 from svcctl.model.plan import Plan
@@ -58,20 +59,30 @@ class Step(NamedTuple):
 
 
 class BindingSteps(NamedTuple):
-    """The plan of the bindings and who they belong to afterwards: owners to note, by key, and keys without one."""
+    """The plan of the bindings and who they belong to afterwards: owners to note, by key, and keys without one.
+
+    `adopted` are (key, label, owner before) of those whose owner is all that changes, `holders` the owners there are.
+    """
 
     plan: Plan
     unchanged: tuple[tuple[bytes, str], ...]
     owners: dict[bytes, str]
     disowned: tuple[bytes, ...]
+    adopted: tuple[tuple[bytes, str, str], ...] = ()
+    holders: Mapping[bytes, str] = {}
 
 
 class ApplyPlan(NamedTuple):
-    """Everything, services by name. `notices` are the plan's own."""
+    """Everything, services by name. `notices` are the plan's own; `doubts` are reasons not to prune by this input.
+
+    `settings` are (name, remark) of settings of the state that change; who reads the state adds them.
+    """
 
     services: tuple[Step, ...]
     bindings: BindingSteps
     notices: tuple[Notice, ...]
+    doubts: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def changes(self) -> bool:
@@ -80,7 +91,7 @@ class ApplyPlan(NamedTuple):
         return (
             any(step.action != UNCHANGED for step in self.services)
             or not bindings.plan.is_empty
-            or bool(bindings.owners or bindings.disowned)
+            or bool(bindings.owners or bindings.disowned or self.settings)
         )
 
 
@@ -97,42 +108,76 @@ class Have(NamedTuple):
 
 
 def plan_apply(
-    desired: Sequence[Desired], have: Have, *, prune: bool = False, force: bool = False, now_ns: int = 0
+    desired: Sequence[Desired],
+    have: Have,
+    *,
+    prune: bool = False,
+    force: bool = False,
+    take_over: bool = False,
+    now_ns: int = 0,
 ) -> ApplyPlan:
     """What turns `have` into what is desired. `now_ns` (CLOCK_REALTIME) is since when new states are.
+
+    `force`: the input is certain, so what keeps the API server's service does not. `take_over`: what it asks for
+    becomes the asker's, whosever it is.
 
     Raises Conflict naming the objects of others that are in the way, UsageProblem for desires that exclude each other
     or a service that cannot be.
     """
     notices: list[Notice] = []
-    steps = _services(desired, have, prune, force, now_ns, notices)
+    steps = _services(desired, have, prune, force, take_over, now_ns, notices)
     # Whoever may make a Service of Kubernetes must not stop everybody else's from being applied.
     yielding = {one.name for each in desired if each.kind == KUBERNETES for one in each.services}
-    steps = _settle_frontends(steps, have, frozenset() if force else yielding, force, notices)
+    steps = _settle_frontends(steps, have, frozenset() if take_over else yielding, take_over, notices)
     return ApplyPlan(
         tuple(sorted(steps.values(), key=lambda step: step.name)),
-        _bindings(desired, have, prune, force, notices),
+        _bindings(desired, have, prune, take_over, notices),
         tuple(notices),
+        _doubts(desired, have) if prune else (),
+    )
+
+
+def _doubts(desired: Sequence[Desired], have: Have) -> tuple[str, ...]:
+    asked = {one.name for each in desired for one in each.services}
+    return tuple(
+        doubt
+        for each in desired
+        for doubt in partial_input(
+            each,
+            [name for name, old in have.services.items() if old.owner == each.owner and name not in asked],
+        )
     )
 
 
 def _services(
-    desired: Sequence[Desired], have: Have, prune: bool, force: bool, now_ns: int, notices: list[Notice]
+    desired: Sequence[Desired],
+    have: Have,
+    prune: bool,
+    force: bool,
+    take_over: bool,
+    now_ns: int,
+    notices: list[Notice],
 ) -> dict[str, Step]:
     steps: dict[str, Step] = {}
     taken: list[str] = []
+    others: list[tuple[str, str]] = []
     for each in desired:
         for want in each.services:
             if want.name in steps:
                 raise UsageProblem(f"service {want.name!r} is asked for twice")
             old = have.services.get(want.name)
-            step = _service(want, old, want.name in have.broken, now_ns, notices)
-            if step.action == CHANGED and old is not None and old.owner not in ("", want.owner):
-                if not force:
-                    taken.append(f"service {want.name!r} belongs to {old.owner}")
-                step = step._replace(note=f"was {old.owner}'s")
+            broken = want.name in have.broken
+            step = _service(want, old, broken, now_ns, notices, alike=not take_over)
+            if old is not None and old.owner != want.owner:
+                if step.action == UNCHANGED:
+                    others.append((f"{want.name!r}", old.owner))
+                elif old.owner:
+                    if not take_over:
+                        taken.append(f"service {want.name!r} belongs to {old.owner}")
+                    step = step._replace(note=f"was {old.owner}'s")
             steps[want.name] = step
     _refuse(taken)
+    notices += _not_adopted("service", sorted(others))
     owners = {each.owner for each in desired if each.owner and not each.no_services} if prune else set()
     for name, old in have.services.items():
         if old.owner not in owners or not old.owner or name in steps:
@@ -148,7 +193,10 @@ def _services(
     return steps
 
 
-def _service(want: Service, old: Service | None, broken: bool, now_ns: int, notices: list[Notice]) -> Step:
+def _service(
+    want: Service, old: Service | None, broken: bool, now_ns: int, notices: list[Notice], *, alike: bool
+) -> Step:
+    """`alike`: what is the same but for its owner is unchanged."""
     if (
         old is not None
         and want.name.lower() == API_SERVER
@@ -159,7 +207,8 @@ def _service(want: Service, old: Service | None, broken: bool, now_ns: int, noti
             Notice(WARNING, f"service {want.name}", "keeps its backends: the input has none that can be used")
         )
         want = want._replace(members=old.members, local_ready=old.local_ready)
-    if old is not None and not broken and is_same(old, want):
+    same_owner = alike or old is None or old.owner == want.owner
+    if old is not None and not broken and same_owner and is_same(old, want):
         return Step(UNCHANGED, want.name, old, old)
     want = check_service(want._replace(members=_since(want.members, old, now_ns), changed_ns=0))
     if old is None:
@@ -212,16 +261,27 @@ def _refuse(taken: Sequence[str]) -> None:
     if not taken:
         return
     shown = "; ".join(taken[:5]) + (f"; and {len(taken) - 5} more" if len(taken) > 5 else "")
-    raise Conflict(shown, hint="--force takes over what belongs to others")
+    raise Conflict(shown, hint="--take-over takes what belongs to others")
+
+
+def _not_adopted(kind: str, others: Sequence[tuple[str, str]]) -> list[Notice]:
+    """For (object, owner) that are as wanted and somebody else's: what is not adopted."""
+    if not others:
+        return []
+    shown = ", ".join(f"{name} ({f'{owner}' if owner else BY_HAND})" for name, owner in others[:5])
+    more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+    plural = "s" if len(others) > 1 else ""
+    text = f"unchanged, and still of another owner: {shown}{more}; --take-over makes them yours"
+    return [Notice(NOTE, f"{len(others)} {kind}{plural}", text)]
 
 
 def _settle_frontends(
-    steps: dict[str, Step], have: Have, yielding: Collection[str], force: bool, notices: list[Notice]
+    steps: dict[str, Step], have: Have, yielding: Collection[str], take_over: bool, notices: list[Notice]
 ) -> dict[str, Step]:
     """Each frontend is one service's afterwards.
 
-    Services of `yielding` go without what a service that stays has. For others: raises Conflict, or with `force` takes
-    it from the one that stays.
+    Services of `yielding` go without what a service that stays has. For others: raises Conflict, or with `take_over`
+    takes it from the one that stays.
     """
     holders: dict[Frontend, str] = {}
     for step in steps.values():
@@ -249,7 +309,7 @@ def _settle_frontends(
                     f"frontend {shown} of {holders[each.frontend]!r} belongs to service {name!r}{_whose(old)}"
                 )
                 losers.setdefault(name, []).append(each.frontend)
-    if not force:
+    if not take_over:
         _refuse(taken)
     found = dict(steps)
     for name, others in left_out.items():
@@ -298,7 +358,7 @@ def _without(service: Service, lost: Collection[Frontend]) -> Service:
 
 
 def _bindings(
-    desired: Sequence[Desired], have: Have, prune: bool, force: bool, notices: list[Notice]
+    desired: Sequence[Desired], have: Have, prune: bool, take_over: bool, notices: list[Notice]
 ) -> BindingSteps:
     wanted: dict[bytes, str] = {}
     owner_of: dict[bytes, str] = {}
@@ -313,13 +373,15 @@ def _bindings(
                 raise UsageProblem(
                     f"binding {format_binding(binding)} is asked for with label {wanted[key]!r} too"
                 )
-            owner_of[key] = each.owner
+            owner_of[key] = each.binding_owners.get(key, each.owner)
     if not wanted and not (prune and deciding):
         return BindingSteps(Plan([], [], [], 0), (), {}, ())
     scope: dict[bytes, str] = {}
     taken = []
+    others: list[tuple[str, str]] = []
     owners: dict[bytes, str] = {}
     disowned: list[bytes] = []
+    adopted: dict[bytes, tuple[bytes, str, str]] = {}
     for key, label in wanted.items():
         old = have.bindings.get(key)
         if old is None:
@@ -327,23 +389,30 @@ def _bindings(
                 owners[key] = owner_of[key]
             continue
         scope[key] = old
-        if old == label:
-            continue
         holder = have.owners.get(key, "")
-        if holder != owner_of[key]:
-            if holder and not force:
-                shown = format_binding(Binding.from_key(key, old))
-                taken.append(f"binding {shown} belongs to {holder}")
-            if owner_of[key]:
-                owners[key] = owner_of[key]
-            else:
-                disowned.append(key)
+        if holder == owner_of[key]:
+            continue
+        if old == label and not take_over:
+            others.append((format_binding(Binding.from_key(key, old)), holder))
+            continue
+        if old == label:
+            adopted[key] = (key, label, holder)
+        elif holder and not take_over:
+            shown = format_binding(Binding.from_key(key, old))
+            taken.append(f"binding {shown} belongs to {holder}")
+        if owner_of[key]:
+            owners[key] = owner_of[key]
+        else:
+            disowned.append(key)
     _refuse(taken)
+    notices += _not_adopted("binding", others)
     if prune:
         for key, holder in have.owners.items():
             if holder in deciding and key not in wanted and key in have.bindings:
                 scope[key] = have.bindings[key]
                 disowned.append(key)
     made = plan_bindings(scope, wanted)
-    unchanged = tuple((key, label) for key, label in wanted.items() if scope.get(key) == label)
-    return BindingSteps(made, unchanged, owners, tuple(disowned))
+    unchanged = tuple(
+        (key, label) for key, label in wanted.items() if scope.get(key) == label and key not in adopted
+    )
+    return BindingSteps(made, unchanged, owners, tuple(disowned), tuple(adopted.values()), have.owners)

@@ -2,7 +2,8 @@
 
     {"schema": 1, "bindings": [{"label": "web", "protocol": "tcp", "prefix": "192.0.2.0/24", "port": 80}]}
 
-`schema` and `protocol` may be left out; without a protocol an entry means tcp and udp. Everything else that
+`schema` and `protocol` may be left out; without a protocol an entry means tcp and udp. In what `svcctl export`
+prints an entry may have an `owner`. Everything else that
 is missing, unknown, repeated or of another type is refused, because half a file is worse than none: the
 peer reads a missing prefix as `::/0`.
 
@@ -22,7 +23,7 @@ from svcctl.model.bad_value import BadValue, show
 from svcctl.model.binding import HEADER_BITS, KEY, key_fields
 from svcctl.model.bindings_quick import BOTH, QUOTES, find_end, read_piece
 from svcctl.model.constants import IPV4, TCP, UDP
-from svcctl.model.label import check_label
+from svcctl.model.label import MAX_OWNER_BYTES, check_label, check_name
 from svcctl.model.prefix import split_prefix
 
 SCHEMA = 1
@@ -50,18 +51,20 @@ class FileProblem(UsageProblem):
         self.source = source
 
 
-def read_bindings(data: bytes | str, *, source: str = "", native: bool = False) -> dict[bytes, str]:
+def read_bindings(
+    data: bytes | str, *, source: str = "", native: bool = False, owners: dict[bytes, str] | None = None
+) -> dict[bytes, str]:
     """The bindings of a whole file: key of 24 bytes -> label, in the order of the file.
 
     `source` (the file's name) goes in front of error messages. `native`: the file may be what 'svcctl export' prints;
-    its services are passed over. Raises FileProblem, and nothing else, for any
-    input. Equal labels are one string. The garbage collector is off meanwhile: it would walk the growing
-    result again and again.
+    its services are passed over, and the owners of its bindings put into `owners`, by key, if that is given. Raises
+    FileProblem, and nothing else, for any input. Equal labels are one string. The garbage collector is off meanwhile:
+    it would walk the growing result again and again.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _read_document(_decode(data), native)
+        return _read_document(_decode(data), native, ({} if owners is None else owners) if native else None)
     except FileProblem as problem:
         raise FileProblem(problem.path, problem.cause, hint=problem.hint, source=source) from None
     except MemoryError:
@@ -85,7 +88,7 @@ def _decode(data: bytes | str) -> str:
     return data
 
 
-def _read_document(text: str, native: bool) -> dict[bytes, str]:
+def _read_document(text: str, native: bool, owners: dict[bytes, str] | None) -> dict[bytes, str]:
     """The outer object."""
     at = _skip(text, 0)
     if at == len(text):
@@ -113,13 +116,13 @@ def _read_document(text: str, native: bool) -> dict[bytes, str]:
                 value, _ = _read_value(text, at, "$.bindings")
                 raise FileProblem("$.bindings", f"expected an array, got {_shown(value)}")
             want = {}
-            at = _read_entries(text, at, want)
+            at = _read_entries(text, at, want, owners)
         elif key == "schema":
             value, at = _read_value(text, at, "$.schema")
             if type(value) is not int or value != SCHEMA:
                 raise FileProblem("$.schema", f"expected {SCHEMA}, got {_shown(value)}")
-        elif native and key == "services":
-            _, at = _read_value(text, at, "$.services")
+        elif native and key in ("services", "node_port_addresses"):
+            _, at = _read_value(text, at, f"$.{key}")
         elif native and key in ("version", "owner"):
             value, at = _read_value(text, at, f"$.{key}")
             if key == "version" and (type(value) is not int or value != 1):
@@ -140,7 +143,7 @@ def _read_document(text: str, native: bool) -> dict[bytes, str]:
     return want
 
 
-def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
+def _read_entries(text: str, at: int, want: dict[bytes, str], owners: dict[bytes, str] | None) -> int:
     """Reads the array that starts at `at` into `want`; returns where it ends. The loop that must be fast."""
     at = _skip(text, at + 1)
     if text[at : at + 1] == "]":
@@ -152,7 +155,7 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
     while True:
         if at >= slowly_until:
             end, following = find_end(text, at)
-            counts = read_piece(text, at, end, want, labels) if end > at else None
+            counts = read_piece(text, at, end, want, labels, owners) if end > at else None
             if counts is not None:
                 keys_of_entry += counts
                 at = following
@@ -166,22 +169,32 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
             raise _from_decoder(error, text, f"$.bindings[{index}]") from None
         try:
             raw_label, prefix, port = entry["label"], entry["prefix"], entry["port"]
-            protocols = BOTH if len(entry) == len(_KEYS) - 1 else _PROTOCOLS[entry["protocol"]]
+            keys = len(entry)
+            if owners is not None and "owner" in entry:
+                owner = entry["owner"]
+                keys -= 1
+            else:
+                owner = ""
+            protocols = BOTH if keys == len(_KEYS) - 1 else _PROTOCOLS[entry["protocol"]]
         except (KeyError, TypeError):
-            raise _refused_entry(text, start, index) from None
+            raise _refused_entry(text, start, index, owners is not None) from None
         if (
-            type(port) is not int
+            keys > len(_KEYS)
+            or type(port) is not int
             or not 0 <= port <= 65535
             or type(raw_label) is not str
             or type(prefix) is not str
+            or type(owner) is not str
             or text.count('"', start, at) != QUOTES.get(len(entry))
         ):
-            fault = _entry_fault(text, start, index)
+            fault = _entry_fault(text, start, index, owners is not None)
             if fault is not None:
                 raise fault
         label = labels.get(raw_label)
         if label is None:
             label = labels[raw_label] = _checked_label(index, raw_label)
+        if owner:
+            owner = _checked_owner(index, owner)
         try:
             family, address, length = split_prefix(prefix)
         except BadValue as problem:
@@ -193,6 +206,9 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
             if key in want:
                 raise _repeated(key, index, want, keys_of_entry)
             want[key] = label
+            if owner:
+                assert owners is not None
+                owners[key] = owner
         keys_of_entry.append(len(protocols))
         if text[at : at + 3] == ", {":  # what most writers of JSON put between two objects
             at += 2
@@ -206,29 +222,30 @@ def _read_entries(text: str, at: int, want: dict[bytes, str]) -> int:
         at = comma.end()
 
 
-def _refused_entry(text: str, start: int, index: int) -> FileProblem:
+def _refused_entry(text: str, start: int, index: int, owned: bool) -> FileProblem:
     """As `_entry_fault`, for what is certainly no entry."""
-    return _entry_fault(text, start, index) or FileProblem(f"$.bindings[{index}]", "not a binding")
+    return _entry_fault(text, start, index, owned) or FileProblem(f"$.bindings[{index}]", "not a binding")
 
 
-def _entry_fault(text: str, start: int, index: int) -> FileProblem | None:
+def _entry_fault(text: str, start: int, index: int, owned: bool) -> FileProblem | None:
     """The first fault of the entry that starts at `start`: its keys before its values. Labels and prefixes
-    are only looked at for their type."""
+    are only looked at for their type. `owned`: it may have an owner."""
+    known = (*_KEYS, "owner") if owned else _KEYS
     path = f"$.bindings[{index}]"
     entry, _ = _read_value(text, start, path)
     if not isinstance(entry, tuple):
         return FileProblem(path, f"expected an object, got {_shown(entry)}")
     fields: dict[str, object] = {}
     for key, value in entry:
-        if key not in _KEYS:
-            return FileProblem(path, f"unknown key {show(key)}", hint=f"known keys: {', '.join(_KEYS)}")
+        if key not in known:
+            return FileProblem(path, f"unknown key {show(key)}", hint=f"known keys: {', '.join(known)}")
         if key in fields:
             return FileProblem(path, f"the key {show(key)} is there twice")
         fields[key] = value
     for key in ("label", "prefix", "port"):
         if key not in fields:
             return FileProblem(path, f'the key "{key}" is missing')
-    for key in ("label", "prefix"):
+    for key in ("label", "prefix", *(["owner"] if "owner" in fields else [])):
         if not isinstance(fields[key], str):
             return FileProblem(f"{path}.{key}", f"expected a string, got {_shown(fields[key])}")
     if "protocol" in fields and fields["protocol"] not in ("tcp", "udp"):
@@ -244,6 +261,13 @@ def _checked_label(index: int, label: str) -> str:
         return check_label(label)
     except BadValue as problem:
         raise FileProblem(f"$.bindings[{index}].label", f"{problem.cause}, got {show(label)}") from None
+
+
+def _checked_owner(index: int, owner: str) -> str:
+    try:
+        return check_name("owner", owner, MAX_OWNER_BYTES)
+    except BadValue as problem:
+        raise FileProblem(f"$.bindings[{index}].owner", f"{problem.cause}, got {show(owner)}") from None
 
 
 def _repeated(key: bytes, index: int, want: dict[bytes, str], keys_of_entry: bytearray) -> FileProblem:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from svcctl.model.binding import Binding
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
@@ -49,11 +51,13 @@ if TYPE_CHECKING:
 
         `kind` is one of the kinds above and `owner` who the objects belong to. `services` have no ids and their
         `owner` set; names are unique. `bindings` is None where a source has no say about them, else all of its
-        bindings. `blockers` say why the input may be an outage rather than a wish (and what it would have
-        needed): nothing of it is applied unless forced. `errors` are those of them that nothing forces: the answer
+        bindings; `binding_owners` has the owner of those whose owner is not `owner`, by key. `blockers` say why
+        the input may be an outage rather than a wish (and what it would have needed): nothing of it is applied
+        unless forced. `errors` are those of them that nothing forces: the answer
         of a server that failed. `no_services`: the source has no say about services, so none are pruned for it.
-        `node_port_addresses` are the prefixes where node ports are served, of both families; none: all of the
-        node's own.
+        `node_port_addresses` are the prefixes where node ports are served, of both families; (): all of the
+        node's own; None: it has no say about that. `namespaces`: of a cluster, those that the input has Services
+        or EndpointSlices of; None for sources that are no cluster's.
         """
 
         kind: str
@@ -61,11 +65,13 @@ if TYPE_CHECKING:
         services: tuple[Service, ...] = ()
         bindings: tuple[Binding, ...] | None = None
         nodes: tuple[Node, ...] = ()
-        node_port_addresses: tuple[Prefix, ...] = ()
+        node_port_addresses: tuple[Prefix, ...] | None = None
         notices: tuple[Notice, ...] = ()
         blockers: tuple[str, ...] = ()
         errors: tuple[str, ...] = ()
         no_services: bool = False
+        namespaces: frozenset[str] | None = None
+        binding_owners: Mapping[bytes, str] = {}
 
 else:
     from collections import namedtuple
@@ -75,6 +81,7 @@ else:
     )
     Desired = namedtuple(
         "Desired",
-        "kind owner services bindings nodes node_port_addresses notices blockers errors no_services",
-        defaults=((), None, (), (), (), (), (), False),
+        "kind owner services bindings nodes node_port_addresses notices blockers errors no_services namespaces"
+        " binding_owners",
+        defaults=((), None, (), None, (), (), (), False, None, {}),
     )

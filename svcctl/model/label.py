@@ -5,6 +5,7 @@ from __future__ import annotations
 from svcctl.model.bad_value import BadValue
 
 MAX_LABEL_BYTES = 255
+MAX_OWNER_BYTES = 64
 
 
 def check_label(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.model.bad_value import BadValue
-from svcctl.model.label import check_name
+from svcctl.model.label import MAX_OWNER_BYTES, check_name
 from svcctl.model.maglev import DEFAULT_SIZE, check_size
 from svcctl.model.prefix import Prefix, format_address
 from svcctl.model.service_endpoint import (
@@ -62,7 +62,6 @@ CLUSTER_SET = "cluster"
 LOCAL_SET = "local"
 
 MAX_NAME_BYTES = 255
-MAX_OWNER_BYTES = 64
 MAX_AFFINITY_SECONDS = (1 << 24) - 1
 DEFAULT_AFFINITY_SECONDS = 10800
 """What Kubernetes takes when a service only says ClientIP."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import NotLoaded
+from svcctl.errors import Full, NotLoaded, UsageProblem
 from svcctl.maps import catalog
 from svcctl.model.apply_plan import UNCHANGED, Have, plan_apply
 from svcctl.model.constants import UDP
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from svcctl.model.apply_plan import ApplyPlan
     from svcctl.model.desired import Desired
     from svcctl.model.service_endpoint import Backend
-    from svcctl.state.change_plan import Changes
+    from svcctl.state.change_plan import Change, Changes
     from svcctl.state.node_addresses import NetChanges
     from svcctl.state.service_snapshot import Snapshot
     from svcctl.state.session import State
@@ -31,24 +31,36 @@ if TYPE_CHECKING:
 class Prepared(NamedTuple):
     """A plan against a state: what is decided, and what that writes.
 
-    `nets`: where node ports are to be served. `flows_left`: an apply died before it had ended UDP flows.
+    `first`: what is removed before the rest, which has no room otherwise. `nets`: where node ports are to be served.
+    `flows_left`: an apply died before it had ended UDP flows.
     """
 
     plan: ApplyPlan
     services: Changes | None
     nets: NetChanges | None
     flows_left: bool = False
+    first: Changes | None = None
 
     @property
     def writes(self) -> bool:
         """Whether there is anything to write."""
-        return self.plan.changes or self.nets is not None
+        return self.plan.changes
+
+    @property
+    def parts(self) -> tuple[Change, ...]:
+        """What happens to services, one by one."""
+        return tuple(part for each in (self.first, self.services) if each is not None for part in each.parts)
 
 
 def prepare(
-    state: State, desired: Sequence[Desired], *, prune: bool = False, force: bool = False
+    state: State,
+    desired: Sequence[Desired],
+    *,
+    prune: bool = False,
+    force: bool = False,
+    take_over: bool = False,
 ) -> Prepared:
-    """Read what there is and plan. Writes nothing.
+    """Read what there is and plan, as `plan_apply` says. Writes nothing.
 
     Raises NotLoaded where the half is missing that services or bindings need, Conflict, UsageProblem, Full.
     """
@@ -57,7 +69,7 @@ def prepare(
     from svcctl.state.owners import read_owners
 
     has_services = state.has_half(catalog.BALANCER)
-    if not has_services and any(each.services for each in desired):
+    if not has_services and any(each.services or each.node_port_addresses for each in desired):
         from svcctl.state.services import need_services
 
         need_services(state)
@@ -74,9 +86,13 @@ def prepare(
     if snapshot is not None:
         services = {name: one.service for name, one in snapshot.services.items()}
         have = Have(services, snapshot.faults, snapshot.shared, bindings, owners)
-    plan = plan_apply(desired, have, prune=prune, force=force, now_ns=time.time_ns())
-    changes = _plan_services(state, plan, snapshot) if snapshot is not None else None
-    return Prepared(plan, changes, _plan_nets(state, desired) if has_services else None, flows_left(state))
+    plan = plan_apply(desired, have, prune=prune, force=force, take_over=take_over, now_ns=time.time_ns())
+    first, changes = _plan_services(state, plan, snapshot) if snapshot is not None else (None, None)
+    nets = _plan_nets(state, desired) if has_services else None
+    if nets is not None:
+        plan = plan._replace(settings=(("node-port-addresses", nets.text),))
+    _check_bindings(state, plan, have)
+    return Prepared(plan, changes, nets, flows_left(state), first)
 
 
 def _snapshot(state: State) -> Snapshot:
@@ -85,8 +101,29 @@ def _snapshot(state: State) -> Snapshot:
     return Snapshot(state)
 
 
-def _plan_services(state: State, plan: ApplyPlan, snapshot: Snapshot) -> Changes | None:
-    from svcctl.state.change_frontends import Pair
+def _check_bindings(state: State, plan: ApplyPlan, have: Have) -> None:
+    """Raise Full where the bindings have no room: those that go may make it, as they are swapped in whole then."""
+    from svcctl.state.bindings import kind_of
+    from svcctl.state.destinations import full
+    from svcctl.state.owners import check_owner_room
+
+    steps = plan.bindings
+    for name in ("exact", "bindings"):
+        more = sum(kind_of(key) == name for key, _ in steps.plan.added)
+        if more:
+            fewer = sum(kind_of(key) == name for key, _ in steps.plan.removed)
+            used, largest = state.usage(name).used, state.map(name).info.max_entries
+            if used + more - fewer > largest:
+                raise full(name, used, largest, more - fewer)
+    if steps.owners:
+        check_owner_room(state, have.owners, steps.owners)
+
+
+def _plan_services(
+    state: State, plan: ApplyPlan, snapshot: Snapshot
+) -> tuple[Changes | None, Changes | None]:
+    """What is done first, if that makes room that is missing otherwise, and the rest. Raises Full."""
+    from svcctl.state.change_frontends import Pair, keys_of
     from svcctl.state.change_plan import plan_changes
 
     pairs = [
@@ -96,17 +133,38 @@ def _plan_services(state: State, plan: ApplyPlan, snapshot: Snapshot) -> Changes
     ]
     names = {step.name for step in plan.services if step.action != UNCHANGED}
     pairs += [Pair(one, None) for one in snapshot.extra if one.service.name in names]
-    return plan_changes(state, pairs, snapshot) if pairs else None
+    if not pairs:
+        return None, None
+    try:
+        return None, plan_changes(state, pairs, snapshot)
+    except Full:
+        # What goes, and leaves no frontend to anybody, is in nobody's way, so it may as well go before.
+        wanted = {key for pair in pairs if pair.want is not None for key in keys_of(pair.want)}
+        ends: list[Pair] = []
+        others: list[Pair] = []
+        for pair in pairs:
+            gone = pair.have if pair.want is None else None
+            is_end = gone is not None and wanted.isdisjoint(keys_of(gone.service))
+            (ends if is_end else others).append(pair)
+        if not ends or not others:
+            raise
+        from svcctl.state.change_remove import freed_by
+
+        first = plan_changes(state, ends, snapshot)
+        return first, plan_changes(state, others, snapshot, freed_by(state, first))
 
 
 def _plan_nets(state: State, desired: Sequence[Desired]) -> NetChanges | None:
-    """Only Kubernetes has a say about where node ports are served."""
+    """Where node ports are served, by who has a say about that. Who speaks of a cluster has the node's addresses
+    looked at in any case."""
     from svcctl.state.node_addresses import plan_nets
 
-    asked = [each for each in desired if each.kind == KUBERNETES]
-    if not asked:
+    asked = {each.node_port_addresses for each in desired if each.node_port_addresses is not None}
+    if len(asked) > 1:
+        raise UsageProblem("the inputs do not agree on where node ports are served")
+    if not asked and all(each.kind != KUBERNETES for each in desired):
         return None
-    return plan_nets(state, [prefix for each in asked for prefix in each.node_port_addresses])
+    return plan_nets(state, asked.pop() if asked else None)
 
 
 def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int], None] | None = None) -> None:
@@ -116,6 +174,8 @@ def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int],
     if not prepared.writes:
         return
     with writer.changing():
+        # Whether destinations have room is seen here, before anything else is written.
+        _write_bindings(writer, prepared.plan, progress)
         if left_backends(prepared):
             from svcctl.state.flows_left import note_flows
 
@@ -125,10 +185,22 @@ def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int],
         if prepared.services is not None:
             from svcctl.state.change_write import apply_changes
 
-            apply_changes(writer, prepared.services)
-            if any(part.anew for part in prepared.services.parts):
+            changes = prepared.services
+            if prepared.first is not None:
+                apply_changes(writer, prepared.first)
+                changes = _plan_again(writer, changes)
+            apply_changes(writer, changes)
+            if any(part.anew for part in prepared.parts):
                 _mend(writer)
-        _write_bindings(writer, prepared.plan, progress)
+
+
+def _plan_again(writer: Writer, changes: Changes) -> Changes:
+    """The same change, by the maps as they are now."""
+    from svcctl.state.change_frontends import Pair
+    from svcctl.state.change_plan import plan_changes
+
+    pairs = [Pair(one.have, one.want, one.anew) for one in changes.parts]
+    return plan_changes(writer, pairs, _snapshot(writer))
 
 
 def _mend(writer: Writer) -> None:
@@ -147,8 +219,9 @@ def _write_bindings(writer: Writer, plan: ApplyPlan, progress: Callable[[int, in
     steps = plan.bindings
     if steps.plan.is_empty and not steps.owners and not steps.disowned:
         return
-    note_owners(writer, steps.owners)
-    if steps.plan.changes > THRESHOLD or not has_room(writer, steps.plan):
+    if steps.plan.is_empty:
+        note_owners(writer, steps.owners)
+    elif steps.plan.changes > THRESHOLD or not has_room(writer, steps.plan):
         want = read_labels(writer)
         want.update((key, label) for key, label in steps.plan.added)
         want.update((key, label) for key, label, _ in steps.plan.replaced)
@@ -163,7 +236,7 @@ def _write_bindings(writer: Writer, plan: ApplyPlan, progress: Callable[[int, in
 def left_backends(prepared: Prepared) -> dict[int, set[Backend]]:
     """Service id -> the backends it no longer has, of services that are reached by UDP."""
     found: dict[int, set[Backend]] = {}
-    for part in prepared.services.parts if prepared.services is not None else ():
+    for part in prepared.parts:
         have = part.have.service if part.have else None
         if have is None or not any(each.frontend.protocol == UDP for each in have.frontends):
             continue

@@ -19,11 +19,11 @@ from svcctl.model.constants import UDP
 from svcctl.model.destination import DestinationKey
 from svcctl.model.plan import Plan
 from svcctl.state import destinations
-from svcctl.state.owners import forget_owners
+from svcctl.state.owners import NO_OWNERS, forget_owners, note_owners
 from svcctl.state.writer import check_map_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -165,10 +165,10 @@ def has_room(writer: Writer, plan: Plan) -> bool:
     return True
 
 
-def apply_plan(writer: Writer, plan: Plan, owners: Collection[bytes] = ()) -> None:
+def apply_plan(writer: Writer, plan: Plan, owners: Mapping[bytes, str] = NO_OWNERS) -> None:
     """Carry a plan out, binding by binding in its safe order. Nothing is written for an empty plan.
 
-    `owners` are keys whose owner has been noted for this plan: others that are replaced belong to nobody afterwards.
+    `owners` is who keys belong to from now on: others that are replaced belong to nobody afterwards.
     """
     if plan.is_empty:
         return
@@ -188,6 +188,7 @@ def apply_plan(writer: Writer, plan: Plan, owners: Collection[bytes] = ()) -> No
 
     reservation = destinations.Reservation(writer, ups)
     with writer.changing(**reservation.meta_fields):
+        note_owners(writer, owners)
         reservation.make(writer, ups)
         ids = dict(reservation.new)
         for name, count in ups.items():

@@ -16,12 +16,12 @@ from svcctl.model.binding import LENGTH_BYTE
 from svcctl.model.destination import DestinationKey
 from svcctl.state import destinations, swap
 from svcctl.state.bindings import MAPS_WRITTEN, port_index, read_labels
-from svcctl.state.owners import forget_owners, read_owners
+from svcctl.state.owners import NO_OWNERS, check_owner_room, forget_owners, note_owners, read_owners
 from svcctl.state.programs import load_object
 from svcctl.state.writer import check_map_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from svcctl.bpf.object import Object
     from svcctl.state.writer import Writer
@@ -39,12 +39,12 @@ def replace_all(
     want: Mapping[bytes, str],
     progress: Callable[[int, int], None] | None = None,
     *,
-    owners: Collection[bytes] = (),
+    owners: Mapping[bytes, str] = NO_OWNERS,
 ) -> None:
     """Make the bindings exactly `want` (24-byte key -> label). Raises Full before anything is written.
 
-    `progress` is called with (bindings written, all) now and then. `owners` are keys whose owner has been noted
-    for this change: others that get another label belong to nobody afterwards.
+    `progress` is called with (bindings written, all) now and then. `owners` is who keys belong to from now on:
+    others that get another label belong to nobody afterwards.
     """
     check_map_ids(writer, MAPS_WRITTEN)
     counts: dict[tuple[str, bytes], int] = {}
@@ -59,6 +59,8 @@ def replace_all(
         if len(keys) > largest:
             raise destinations.full(name, writer.usage(name).used, largest, len(keys))
 
+    owned = read_owners(writer)
+    check_owner_room(writer, owned, owners)
     reservation = destinations.Reservation(writer, refs)
     with writer.changing(**reservation.meta_fields):
         reservation.make(writer, refs)
@@ -70,7 +72,8 @@ def replace_all(
                 ids[(found.key.label, bytes((found.key.protocol, found.key.family)))] = found.id
                 if found.key not in reservation.new:
                     destinations.change_refs(writer, found, count)
-        owned = read_owners(writer)
+        note_owners(writer, owners)
+        owned = {**owned, **owners}
         have = read_labels(writer) if owned else {}
         moved = [key for key in owned if key in want and want[key] != have.get(key)]
         forget_owners(writer, [key for key in moved if key not in owners])

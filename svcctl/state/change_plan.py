@@ -9,6 +9,7 @@ from svcctl.maps.service_layouts import BackendId
 from svcctl.model.constants import IPV6
 from svcctl.model.service import blocks_of, families, same_set
 from svcctl.state.change_frontends import Pair, holders, levels_of, plan_words
+from svcctl.state.change_remove import NOTHING
 from svcctl.state.change_source import Live
 from svcctl.state.destinations import full
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from svcctl.model.service import BackendSet, Service
     from svcctl.model.service_endpoint import Backend
+    from svcctl.state.change_remove import Freed
     from svcctl.state.change_source import Source
     from svcctl.state.services import Stored
     from svcctl.state.session import State
@@ -92,13 +94,16 @@ class Changes(NamedTuple):
     reserve: dict[str, int]
 
 
-def plan_changes(state: State, pairs: Iterable[Pair], source: Source | None = None) -> Changes:
-    """Work out a change of any number of services.
+def plan_changes(
+    state: State, pairs: Iterable[Pair], source: Source | None = None, freed: Freed = NOTHING
+) -> Changes:
+    """Work out a change of any number of services. `freed` is room that is made before, which `source` still shows
+    as used.
 
     Raises Conflict for a frontend of a service that is not among them, Full before anything is written.
     """
     known = source or Live(state)
-    numbers = _Numbers(state, known)
+    numbers = _Numbers(state, known, freed)
     parts = [
         pair if pair.want is None else pair._replace(want=pair.want._replace(id=numbers.service(pair)))
         for pair in pairs
@@ -131,7 +136,7 @@ def plan_changes(state: State, pairs: Iterable[Pair], source: Source | None = No
             )
         )
     planned = Changes(known, tuple(changes), *backends, gone, added, numbers.reserve)
-    check_room(state, planned)
+    check_room(state, planned, freed)
     return planned
 
 
@@ -150,10 +155,11 @@ def _ranges(pair: Pair, numbers: _Numbers) -> tuple[int, bool]:
 class _Numbers:
     """Hands out numbers that were never used; `reserve` are the fields of `meta` that say so."""
 
-    def __init__(self, state: State, source: Source) -> None:
-        self._state, self._source = state, source
+    def __init__(self, state: State, source: Source, freed: Freed) -> None:
+        self._state, self._source, self._freed = state, source, freed
         self._meta = state.meta()
         self._free: Iterator[int] | None = None
+        self._lanes: set[int] = set()
         self.reserve: dict[str, int] = {}
 
     def next(self, field: str) -> int:
@@ -171,8 +177,10 @@ class _Numbers:
         largest = self._state.map("current").info.max_entries
         if self._free is None:
             if (self.reserve.get("next_lane") or max(self._meta.next_lane, 1)) < largest:
-                return self.next("next_lane")
-            self._free = free_lanes(largest, self._source.lanes())
+                self._lanes.add(lane := self.next("next_lane"))
+                return lane
+            used = (self._source.lanes() - self._freed.lanes) | self._lanes
+            self._free = free_lanes(largest, used)
         for lane in self._free:
             return lane
         raise full("current", largest - 1, largest, 1)
@@ -307,7 +315,7 @@ def deltas(changes: Changes) -> dict[str, int]:
     return more | {"slots": slots, "members": slots + resting, "source_ranges": ranges}
 
 
-def check_room(state: State, changes: Changes) -> None:
+def check_room(state: State, changes: Changes, freed: Freed = NOTHING) -> None:
     """Raise Full for a map without room for the change, and when there are no numbers left."""
     for counter, following in changes.reserve.items():
         if following > LAST_ID:
@@ -315,9 +323,15 @@ def check_room(state: State, changes: Changes) -> None:
                 f"no free id: every number for a {counter.removeprefix('next_')} has been given out",
                 hint="'svcctl unload' and 'svcctl load' begin anew with 1",
             )
-    for name, more in deltas(changes).items():
+    wanted = deltas(changes)
+    wanted["backends"] += len(freed.backends & changes.backends.keys())
+    for name, more in wanted.items():
         if more > 0:
-            usage = state.usage(name)
+            used = max(state.usage(name).used - freed.entries.get(name, 0), 0)
             largest = state.map(name).info.max_entries
-            if usage.used + more > largest:
-                raise full(name, usage.used, largest, more)
+            if used + more > largest:
+                raise full(name, used, largest, more)
+    if any(block.set.table_size for one in changes.parts for block in one.blocks):
+        from svcctl.state.tables import check_tables
+
+        check_tables(state, changes, freed.tables)

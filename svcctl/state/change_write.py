@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from svcctl.model.service_endpoint import Backend
     from svcctl.state.change_plan import Changes, NewBlock
     from svcctl.state.services import Stored
+    from svcctl.state.tables import Taker
     from svcctl.state.writer import Writer
 
 OTHER_BASE = 1 << 31
@@ -219,13 +220,16 @@ def write_blocks(
     slots: dict[bytes, bytes] = {}
     members: dict[bytes, bytes] = {}
     records: dict[bytes, bytes] = {}
+    taker: Taker | None = None
     for service, block in blocks:
         content = block_content(service, backends, block)
         record = content.record
         if record.lut_size:
-            from svcctl.state.tables import take_table
+            if taker is None:
+                from svcctl.state.tables import Taker
 
-            record = record._replace(lut=take_table(writer, block, backends))
+                taker = Taker(writer)
+            record = record._replace(lut=taker.take(block, backends))
         for number, slot in enumerate(content.slots):
             slots[SLOT_KEY.struct.pack(block.number, number)] = SLOT.pack(slot)
         for backend, value in content.values().items():

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.errors import UsageProblem
 from svcctl.host.addresses import local_addresses
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import CONFIG, NODE_KEY, NodeKey
-from svcctl.model.constants import IPV4
-from svcctl.model.prefix import MAPPED, mask_address
+from svcctl.model.constants import IPV4, IPV6
+from svcctl.model.prefix import MAPPED, format_prefix, mask_address
 from svcctl.record import Record
 
 if TYPE_CHECKING:
@@ -28,16 +29,30 @@ _SET = U32.pack(1)
 
 
 class NetChanges(Record):
-    """Keys of `node_port_nets` to write and to delete, and whether addresses change now: there are node ports."""
+    """Keys of `node_port_nets` to write and to delete, and whether addresses change now: there are node ports.
+
+    `text`: what becomes of it.
+    """
 
     more: frozenset[bytes]
     fewer: frozenset[bytes]
     addresses: bool
+    text: str
 
 
 def read_nets(state: State) -> set[bytes]:
     """Keys of `node_port_nets`."""
     return {key for key, _ in state.map("node_port_nets").items()}
+
+
+def net_texts(keys: Iterable[bytes]) -> list[str]:
+    """Keys of `node_port_nets` as prefixes, in order."""
+    found = []
+    for key in keys:
+        bits, address = NODE_KEY.struct.unpack(key)
+        mapped = address.startswith(MAPPED) and bits >= 96
+        found.append((IPV4 if mapped else IPV6, address, bits - 96 if mapped else bits))
+    return [format_prefix(*each) for each in sorted(found)]
 
 
 def wanted_addresses(state: State, nets: Iterable[bytes]) -> set[bytes]:
@@ -82,19 +97,33 @@ def refresh(writer: Writer) -> int:
     return len(more) + len(fewer)
 
 
-def plan_nets(state: State, prefixes: Iterable[Prefix]) -> NetChanges | None:
-    """What makes node ports served on these prefixes (none: on all addresses), or None if they are."""
+def plan_nets(state: State, prefixes: Iterable[Prefix] | None) -> NetChanges | None:
+    """What makes node ports served on these prefixes, or None if they are.
+
+    No prefixes: on all addresses; None: where they are, by the addresses there are now.
+
+    Raises UsageProblem for more prefixes than there is room for.
+    """
+    have = read_nets(state)
     wanted = {
         NODE_KEY.struct.pack(96 + length if family == IPV4 else length, address)
-        for family, address, length in prefixes
+        for family, address, length in prefixes or ()
     }
-    have = read_nets(state)
+    if prefixes is None:
+        wanted = have
+    most = state.map("node_port_nets").info.max_entries
+    if len(wanted | have) > most:
+        raise UsageProblem(f"more than {most} prefixes where node ports are served")
     data = state.map("config").lookup(bytes(4))
     serves = data is not None and CONFIG.unpack(data).node_ports > 0
     addresses = serves and any(changes(state, wanted))
     if wanted == have and not addresses:
         return None
-    return NetChanges(frozenset(wanted - have), frozenset(have - wanted), addresses)
+    text = ", ".join(net_texts(wanted)) or "all"
+    before = (
+        f"; was {', '.join(net_texts(have)) or 'all'}" if wanted != have else "; by the node's interfaces"
+    )
+    return NetChanges(frozenset(wanted - have), frozenset(have - wanted), addresses, text + before)
 
 
 def write_nets(writer: Writer, nets: NetChanges) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.errors import Full
 from svcctl.maps import layouts
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
+
+
+NO_OWNERS: Mapping[bytes, str] = {}
 
 
 def read_owners(state: State) -> dict[bytes, str]:
@@ -33,6 +37,17 @@ def note_owners(writer: Writer, owners: Mapping[bytes, str]) -> None:
     if owners:
         values = b"".join(layouts.OWNER.struct.pack(name.encode()) for name in owners.values())
         writer.map("binding_owners").update_many(b"".join(owners), values, len(owners))
+
+
+def check_owner_room(state: State, have: Collection[bytes], owners: Mapping[bytes, str]) -> None:
+    """Raise Full where the owners that are noted for a change have no room beside those there are."""
+    largest = state.map("binding_owners").info.max_entries
+    more = sum(key not in have for key in owners)
+    if len(have) + more > largest:
+        raise Full(
+            f"map 'binding_owners' is full: {len(have)} of {largest} used, {more} more wanted",
+            hint="'svcctl upgrade --max-bindings N' makes it larger without interruption",
+        )
 
 
 def forget_owners(writer: Writer, keys: Collection[bytes]) -> None:

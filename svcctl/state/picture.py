@@ -57,6 +57,8 @@ class Picture(NamedTuple):
     """Those of the balancer; None without service maps."""
     fault: str | None = None
     """Why the balancer does not serve, or not all."""
+    node_port_nets: tuple[str, ...] = ()
+    """The prefixes within which addresses of the node serve node ports; none: all do."""
     has_packets: bool = False
     rules: tuple[tuple[str, str], ...] = ()
 
@@ -81,13 +83,14 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     used = {one.name: one.used for one in fill}
     rows = destination_rows(state, label)
     bindings = None
-    services, settings, fault = None, None, None
+    services, settings, fault, nets = None, None, None, []
     has_services = state.has_half(catalog.BALANCER)
     if has_services:
         from svcctl.state.balancer_settings import read_settings
         from svcctl.state.condition import fault as fault_of
+        from svcctl.state.node_addresses import net_texts, read_nets
 
-        settings, fault = read_settings(state), fault_of(state)
+        settings, fault, nets = read_settings(state), fault_of(state), net_texts(read_nets(state))
     if label is None and has_services:
         from svcctl.state.service_listing import service_rows
 
@@ -110,6 +113,7 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         services=services,
         settings=settings,
         fault=fault,
+        node_port_nets=tuple(nets),
         has_packets=state.has_half(catalog.PACKETS),
         rules=_rules(state),
     )

@@ -12,19 +12,19 @@ import os
 from array import array
 from typing import TYPE_CHECKING
 
+from svcctl.errors import Full
 from svcctl.maps.catalog import ARRAY
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import LUT, LUT_KEY, Lut, LutKey
 from svcctl.model import maglev
 from svcctl.model.service import CLUSTER_SET, MAGLEV_STABLE
 from svcctl.state import services
-from svcctl.state.destinations import full
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from svcctl.model.service_endpoint import Backend
-    from svcctl.state.change_plan import NewBlock
+    from svcctl.state.change_plan import Changes, NewBlock
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
@@ -38,22 +38,71 @@ def backend_name(backend: Backend) -> bytes:
     return backend.address + backend.port.to_bytes(2, "big")
 
 
-def take_table(writer: Writer, block: NewBlock, backends: Mapping[Backend, int]) -> int:
-    """The number of a block's table, made if there is none like it; one more reference. Raises Full."""
-    ids = table_ids(writer, block, backends)
-    key = LUT_KEY.pack(LutKey(digest(ids)))
-    sets = writer.map("lut_sets")
-    data = sets.lookup(key)
-    if data is not None:
-        known = LUT.unpack(data)
-        sets.update(key, LUT.pack(known._replace(refs=known.refs + 1)))
-        if known.place not in pins(writer) or writer.map("lut").lookup(U32.pack(known.place)) is None:
-            put_table(writer, known.place, ids)  # a hand took it away
+class Taker:
+    """Takes tables for blocks; which there are is read once, however many are taken."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._sets = read_sets(writer)
+        self._pins = set(pins(writer))
+        used = {known.place for known in self._sets.values()} | self._pins
+        self._largest = writer.map("lut").info.max_entries
+        self._free = (index for index in range(self._largest) if index not in used)
+
+    def take(self, block: NewBlock, backends: Mapping[Backend, int]) -> int:
+        """The number of a block's table, made if there is none like it; one more reference. Raises Full."""
+        writer = self._writer
+        ids = table_ids(writer, block, backends)
+        key = LUT_KEY.pack(LutKey(digest(ids)))
+        known = self._sets.get(key)
+        if known is None:
+            index = next(self._free, None)
+            if index is None:
+                raise _full(self._largest, self._largest, 1)
+            known = Lut(index, len(ids), 0)
+        known = self._sets[key] = known._replace(refs=known.refs + 1)
+        writer.map("lut_sets").update(key, LUT.pack(known))
+        if known.place not in self._pins or writer.map("lut").lookup(U32.pack(known.place)) is None:
+            put_table(writer, known.place, ids)  # new, or a hand took it away
+            self._pins.add(known.place)
         return known.place + 1
-    index = _free_index(writer)
-    sets.update(key, LUT.pack(Lut(index, len(ids), 1)))
-    put_table(writer, index, ids)
-    return index + 1
+
+
+def check_tables(state: State, changes: Changes, freed: Iterable[int] = ()) -> None:
+    """Raise Full where the tables of a change have no room. `freed` are numbers of tables, as `give_back` takes them,
+    that go before."""
+    blocks = [
+        block for one in changes.parts for block in one.blocks if block.set.table_size and block.set.members
+    ]
+    if not blocks:
+        return
+    largest = state.map("lut").info.max_entries
+    known = read_sets(state)
+    gone = {key for key, left in _after(known, freed).items() if not left}
+    used = {one.place for key, one in known.items() if key not in gone}
+    used |= set(pins(state)) - {known[key].place for key in gone}
+    if len(used) + len(blocks) <= largest:
+        return
+    # Equal sets share a table, and which are equal is known once they are made.
+    wanted = {LUT_KEY.pack(LutKey(digest(table_ids(state, block, changes.backends)))) for block in blocks}
+    wanted -= known.keys() - gone
+    if len(used) + len(wanted) > largest:
+        raise _full(len(used), largest, len(wanted))
+
+
+def _full(used: int, largest: int, wanted: int) -> Full:
+    return Full(
+        f"map 'lut' is full: {used} of {largest} used, {wanted} more wanted",
+        hint="each set of backends with its own Maglev table takes one; '--algorithm random' takes none",
+    )
+
+
+def _after(known: Mapping[bytes, Lut], numbers: Iterable[int]) -> dict[bytes, int]:
+    """Key -> how many references are left of each table of which some are given back."""
+    fewer: dict[int, int] = {}
+    for number in numbers:
+        fewer[number - 1] = fewer.get(number - 1, 0) + 1
+    return {key: max(one.refs - fewer[one.place], 0) for key, one in known.items() if one.place in fewer}
 
 
 def table_ids(state: State, block: NewBlock, backends: Mapping[Backend, int]) -> array[int]:
@@ -112,17 +161,12 @@ def read_sets(state: State) -> dict[bytes, Lut]:
 
 def give_back(writer: Writer, numbers: Iterable[int]) -> None:
     """One reference less for each; a table without any goes. Nothing leads to it any more, nobody reads it."""
-    fewer: dict[int, int] = {}
-    for number in numbers:
-        fewer[number - 1] = fewer.get(number - 1, 0) + 1
-    for key, known in read_sets(writer).items():
-        count = fewer.get(known.place, 0)
-        if not count:
-            continue
-        if known.refs > count:
-            writer.map("lut_sets").update(key, LUT.pack(known._replace(refs=known.refs - count)))
+    known = read_sets(writer)
+    for key, left in _after(known, numbers).items():
+        if left:
+            writer.map("lut_sets").update(key, LUT.pack(known[key]._replace(refs=left)))
         else:
-            drop_table(writer, key, known.place)
+            drop_table(writer, key, known[key].place)
 
 
 def drop_table(writer: Writer, key: bytes | None, index: int) -> None:
@@ -149,12 +193,3 @@ def _present(state: State, block: NewBlock) -> array[int]:
     record = services.read_block(state, cluster if block.set.kind == CLUSTER_SET else local)
     table = read_table(state, record.lut) if record is not None and record.lut else None
     return array("I") if table is None else table
-
-
-def _free_index(writer: Writer) -> int:
-    used = {known.place for known in read_sets(writer).values()} | pins(writer).keys()
-    largest = writer.map("lut").info.max_entries
-    for index in range(largest):
-        if index not in used:
-            return index
-    raise full("lut", len(used), largest, 1)

@@ -19,6 +19,7 @@ from svcctl.cli.env import Env
 from svcctl.cli.main import main
 from svcctl.errors import Conflict, Exit, NotLoaded, SvcctlError
 from tests.lib.cli import ROOT, clean_environment, process
+from tests.lib.svc import svc_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -309,3 +310,10 @@ def test_output_the_terminal_cannot_show_is_escaped() -> None:
         check=False,
     )
     assert done.stdout == b"\\u2603\n" + "\u2603\n".encode()
+
+
+@pytest.mark.parametrize("text", ["", "{", "version: 2\n", '{"kind": "Service", "metadata": 3}', "-A -t 1:2"])
+def test_standard_input_has_a_name_in_errors(text: str) -> None:
+    """As files have."""
+    ran = svc_process("check", "-f", "-", code=2, input=text)
+    assert ran.err.startswith("svcctl: error: <stdin>: ")

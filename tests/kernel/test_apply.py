@@ -70,6 +70,22 @@ def test_applied_twice_the_second_writes_nothing(balanced: Balanced, tmp_path: P
     assert problems() == []
 
 
+def test_many_that_are_unchanged_are_counted(loaded: World, tmp_path: Path) -> None:
+    """Ten thousand lines that say nothing hide the one that does."""
+    lines = [f"  - {{label: web, protocol: tcp, prefix: 10.0.0.{n}, port: 80}}\n" for n in range(102)]
+    text = "version: 1\nbindings:\n"
+    svc("apply", "-f", put(tmp_path, text + "".join(lines[:100])))
+    few = svc("apply", "-f", put(tmp_path, text + "".join(lines[:101]))).out.splitlines()
+    assert (len(few), few[-1]) == (102, "1 created, 0 changed, 0 deleted, 100 unchanged")
+    file = put(tmp_path, text + "".join(lines))
+    assert svc("apply", "-f", file, "--dry-run").out.splitlines() == [
+        "binding web#tcp:[10.0.0.101/32]:80 created (dry run)",
+        "1 created, 0 changed, 0 deleted, 101 unchanged (dry run)",
+    ]
+    assert len(svc("apply", "-f", file, "--dry-run", "-v").out.splitlines()) == 103
+    assert len(svc("apply", "-f", file, "--dry-run", "-o", "json").json["changes"]) == 102
+
+
 def test_export_applied_writes_nothing(balanced: Balanced, tmp_path: Path) -> None:
     """Made by hand, by one owner and another: all of it stays whose it is."""
     svc("attach", "netns", "--max-bindings", 1000, "--max-destinations", 64)
@@ -80,9 +96,12 @@ def test_export_applied_writes_nothing(balanced: Balanced, tmp_path: Path) -> No
     svc("bind", "own", "udp", "192.0.2.9", 53)
     before, text = generation(), svc("export").out
     assert {one.get("owner") for one in json.loads(text)["services"]} == {"native", None}
+    assert {one.get("owner") for one in json.loads(text)["bindings"]} == {"native", None}
     for form in ("json", "yaml"):
         file = put(tmp_path, svc("export", "-o", form).out)
-        assert "0 created, 0 changed, 0 deleted, 6 unchanged" in svc("apply", "-f", file).out
+        ran = svc("apply", "-f", file)
+        assert "0 created, 0 changed, 0 deleted, 6 unchanged" in ran.out
+        assert ran.err == ""
         assert "0 changed" in svc("apply", "-f", file, "--prune").out
         assert svc("diff", "-f", file, "--prune").out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
     assert "3 unchanged" in svc("load-bindings", file if form == "json" else put(tmp_path, text)).out
@@ -95,6 +114,14 @@ def test_export_applied_writes_nothing(balanced: Balanced, tmp_path: Path) -> No
     assert json.loads(svc("export").out)["services"] == []
     svc("apply", "-f", put(tmp_path, everything))
     assert svc("export").out == everything
+    # As at boot: bindings by the one command, services by the other.
+    none = tmp_path / "none.yaml"
+    none.write_text("version: 1\nservices: []\nbindings: []\n")
+    svc("apply", "-f", none, "--prune")
+    svc("load-bindings", put(tmp_path, everything))
+    assert svc("apply", "-f", put(tmp_path, everything)).err == ""
+    assert svc("export").out == everything
+    assert "4 deleted" in svc("apply", "-f", none, "--prune").out  # what is native's, and no more
     assert problems() == []
 
 
@@ -183,7 +210,8 @@ def test_owners(balanced: Balanced, tmp_path: Path) -> None:
     ran = svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", code=6)
     assert "10.96.0.11:80/tcp" in ran.err
     assert "'more'" in ran.err
-    svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", "--force")
+    svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", "--force", code=6)
+    svc("apply", "-f", put(tmp_path, more.replace("more", "mine")), "--owner", "me", "--take-over")
     assert plain_services()["more"].frontends == ()
     svc("apply", "-f", put(tmp_path, "version: 1\nservices: []\n"), "--prune")
     assert list(plain_services()) == ["hand", "mine", "more"]
@@ -287,7 +315,9 @@ def test_ids_and_order_mean_nothing(balanced: Balanced) -> None:
     assert problems() == []
 
 
-def test_node_ports_are_served_where_kubernetes_says(balanced: Balanced, world: World) -> None:
+def test_node_ports_are_served_where_kubernetes_says(
+    balanced: Balanced, world: World, tmp_path: Path
+) -> None:
     world.sh("ip addr add 192.0.2.1/32 dev lo; ip addr add 198.51.100.1/32 dev lo")
     backend = balanced.farm.many(1)[0]
     web = service("web", f"{VIP}:80/tcp", backend, node_port=30080, owner=KUBERNETES)
@@ -304,7 +334,30 @@ def test_node_ports_are_served_where_kubernetes_says(balanced: Balanced, world: 
     apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=nets))
     assert generation() > before
     assert balanced.ask("192.0.2.2", 30080) == backend
+    # It stays until somebody says otherwise, is shown, and goes with the export.
     apply(desired(web, owner=KUBERNETES, kind=KUBERNETES))
+    assert balanced.error("198.51.100.1", 30080) != 0
+    assert svc("status", "-o", "json").json["status"][0]["balancer"]["node_port_addresses"] == [
+        "192.0.2.0/24"
+    ]
+    assert "on 192.0.2.0/24" in svc("status").out
+    text = svc("export").out
+    assert json.loads(text)["node_port_addresses"] == ["192.0.2.0/24"]
+    file = put(tmp_path, text)
+    before = generation()
+    svc("load-bindings", file)  # which passes it over
+    assert "0 changed" in svc("apply", "-f", file).out
+    assert generation() == before
+    file.write_text(text.replace('["192.0.2.0/24"]', "[]"))
+    assert (
+        "setting node-port-addresses changed (all; was 192.0.2.0/24)" in svc("diff", "-f", file, code=1).out
+    )
+    svc("apply", "-f", file)
+    assert balanced.ask("198.51.100.1", 30080) == backend
+    assert "node_port_addresses" not in svc("export").json
+    svc("apply", "-f", put(tmp_path, text))
+    assert balanced.error("198.51.100.1", 30080) != 0
+    apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=()))
     assert balanced.ask("198.51.100.1", 30080) == backend
     assert problems() == []
 
@@ -459,6 +512,74 @@ def test_kubernetes_and_what_may_be_an_outage(balanced: Balanced, tmp_path: Path
     assert problems() == []
 
 
+def test_a_part_of_a_cluster_prunes_nothing(balanced: Balanced, tmp_path: Path) -> None:
+    """`kubectl get` of one namespace: what the others have is not deleted, unless that is said to be meant."""
+    here = ("--node", "node-a", "--prune")
+    whole = json.loads(kubernetes("Service", "EndpointSlice", "Node"))
+    web = [one for one in whole["items"] if one["metadata"]["name"].startswith("web")]
+    for number, space in enumerate(("shop", "more"), 3):
+        copies = json.loads(json.dumps(web).replace("10.96.0.2", f"10.96.0.{number}"))
+        for one in copies:
+            one["metadata"]["namespace"] = space
+        whole["items"] += copies
+    parts = {
+        space: {
+            **whole,
+            "items": [one for one in whole["items"] if one["metadata"].get("namespace") == space],
+        }
+        for space in ("default", "shop")
+    }
+    svc("apply", "-f", put(tmp_path, json.dumps(whole)), *here)
+    there, before = set(plain_services()), generation()
+    assert len(there) == 4
+    for space, words in (
+        ("default", "the input is of one namespace, default: 2 services of namespaces more, shop would go"),
+        ("shop", "has no Service default/kubernetes, which every cluster has: 3 services of namespaces"),
+    ):
+        part = put(tmp_path, json.dumps(parts[space]))
+        for code, *verb in ((1, "apply"), (1, "apply", "--dry-run"), (10, "diff")):
+            ran = svc(*verb, "-f", part, *here, code=code)
+            assert words in ran.err
+            assert "hint: --force takes the input as it is" in ran.err
+            assert ran.out == ""
+        assert (
+            "0 deleted" in svc("apply", "-f", part, "--node", "node-a").out
+        )  # without --prune there is no doubt
+        svc("apply", "-f", part, *here, "--take-over", code=1)
+        assert generation() == before
+    assert set(plain_services()) == there
+    svc("apply", "-f", part, *here, "--force")
+    assert list(plain_services()) == ["shop/web:https/tcp"]
+    assert problems() == []
+
+
+def test_what_another_owner_has_as_wanted(balanced: Balanced, tmp_path: Path) -> None:
+    """It stays whose it is, which is told; taken over it is the asker's, and only that is written."""
+    svc("attach", "netns", "--max-bindings", 1000, "--max-destinations", 64)
+    file = put(tmp_path, FILE + BINDINGS)
+    svc("apply", "-f", file, "--owner", "first")
+    ids = {one["name"]: one["id"] for one in svc("services", "-o", "json").json["services"]}
+    before = generation()
+    ran = svc("apply", "-f", file, "--owner", "second")
+    assert "2 services: unchanged, and still of another owner: 'dns' (first), 'shop' (first)" in ran.err
+    assert "2 bindings: unchanged, and still of another owner: " in ran.err
+    assert generation() == before
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("version: 1\nservices: []\nbindings: []\n")
+    assert "0 deleted" in svc("apply", "-f", empty, "--owner", "second", "--prune").out
+    ran = svc("diff", "-f", file, "--owner", "second", "--take-over", code=1)
+    assert "service dns changed (was first's)" in ran.out
+    ran = svc("apply", "-f", file, "--owner", "second", "--take-over")
+    assert "0 created, 4 changed, 0 deleted, 0 unchanged" in ran.out
+    assert ids == {one["name"]: one["id"] for one in svc("services", "-o", "json").json["services"]}
+    assert {one.owner for one in plain_services().values()} == {"second"}
+    before = generation()
+    ran = svc("apply", "-f", file, "--owner", "second", "--take-over")
+    assert ("4 unchanged" in ran.out, ran.err, generation()) == (True, "", before)
+    assert problems() == []
+    assert "4 deleted" in svc("apply", "-f", empty, "--owner", "second", "--prune").out
+
+
 def test_whether_the_node_is_to_be_sent_traffic_is_noted(balanced: Balanced, tmp_path: Path) -> None:
     """For health checks: by the Node's taint, written when it changes, and left as it is by a source without nodes."""
 
@@ -563,7 +684,7 @@ def test_a_service_in_the_way_stops_only_the_frontend_it_has(balanced: Balanced,
     assert balanced.ask("192.0.2.77", 80) == first
     again = svc("apply", "-f", file, "--node", "node-a", "-o", "json").json["changes"]
     assert {one["action"] for one in again} <= {"unchanged"}
-    svc("apply", "-f", file, "--node", "node-a", "--force")
+    svc("apply", "-f", file, "--node", "node-a", "--take-over")
     holders = {one["frontend"]: one["service"] for one in svc("nat", "-o", "json").json["nat"]}
     assert holders["192.0.2.77:80/tcp"] == "default/greedy:80/tcp"
 

@@ -52,10 +52,10 @@ def desired(
     return Desired(kind, owner, tuple(wanted), None if bindings is None else tuple(bindings), **fields)
 
 
-def apply(*wanted: Desired, prune: bool = True, force: bool = False) -> Prepared:
+def apply(*wanted: Desired, prune: bool = True, take_over: bool = False) -> Prepared:
     """Plan and carry out."""
     with open_writer(Place(), "test apply") as writer:
-        prepared = prepare(writer, wanted, prune=prune, force=force)
+        prepared = prepare(writer, wanted, prune=prune, take_over=take_over)
         carry_out(writer, prepared)
     return prepared
 

@@ -66,13 +66,46 @@ def test_what_another_owner_made_is_a_conflict() -> None:
     with pytest.raises(Conflict, match="service 'web' belongs to kubernetes") as raised:
         plan_apply([desired(WEB)], there)
     assert raised.value.exit_code == 6
-    steps = plan_apply([desired(WEB, DNS)], there, force=True).services
-    assert [(step.action, step.note) for step in steps] == [
-        ("unchanged", ""),
-        ("changed", "was kubernetes's"),
+    with pytest.raises(Conflict):  # whatever is thought of the input
+        plan_apply([desired(WEB)], there, force=True)
+    steps = plan_apply([desired(WEB, DNS)], there, take_over=True).services
+    assert [(step.action, step.note, step.want and step.want.owner) for step in steps] == [
+        ("changed", "was kubernetes's", "native"),
+        ("changed", "was kubernetes's", "native"),
     ]
-    # What is as wanted is left alone, whosever it is.
-    assert actions(desired(DNS), there) == {"dns": "unchanged"}
+
+
+def test_what_is_as_wanted_is_left_alone_and_told() -> None:
+    """Whosever it is: an owner that it does not get must not be a surprise of the next prune."""
+    there = have(
+        DNS._replace(owner="kubernetes"),
+        WEB._replace(owner=""),
+        bindings={A.key(): "web", B.key(): "web"},
+        owners={A.key(): "other"},
+    )
+    wanted = desired(DNS, WEB, bindings=[A, B])
+    plan = plan_apply([wanted], there)
+    assert {step.action for step in plan.services} == {"unchanged"}
+    assert not plan.changes
+    services, bindings = plan.notices
+    assert services.subject == "2 services"
+    assert "still of another owner: 'dns' (kubernetes), 'web' (made by hand)" in services.text
+    assert bindings.subject == "2 bindings"
+    assert "web#tcp:[192.0.2.0/24]:443 (other)" in bindings.text
+    taken = plan_apply([wanted], there, take_over=True)
+    assert [(step.action, step.note) for step in taken.services] == [
+        ("changed", "was kubernetes's"),
+        ("changed", "was made by hand"),
+    ]
+    assert taken.bindings.plan.is_empty
+    assert taken.bindings.owners == {A.key(): "native", B.key(): "native"}
+    assert [old for _, _, old in taken.bindings.adopted] == ["other", ""]
+    assert taken.notices == ()
+    # Who has it already is told nothing, and takes nothing.
+    mine = have(DNS, WEB, bindings={A.key(): "web"}, owners={A.key(): "native"})
+    for take_over in (False, True):
+        same = plan_apply([desired(DNS, WEB, bindings=[A])], mine, take_over=take_over)
+        assert (same.changes, same.notices) == (False, ())
 
 
 def test_a_frontend_that_another_service_holds() -> None:
@@ -81,7 +114,7 @@ def test_a_frontend_that_another_service_holds() -> None:
         Conflict, match=r"frontend 10.0.0.1:80/tcp of 'web' belongs to service 'old' \(other's\)"
     ):
         plan_apply([desired(WEB)], there)
-    steps = plan_apply([desired(WEB)], there, force=True).services
+    steps = plan_apply([desired(WEB)], there, take_over=True).services
     assert {step.name: step.action for step in steps} == {"web": "created", "old": "changed"}
     old = next(step.want for step in steps if step.name == "old")
     assert old is not None
@@ -94,7 +127,9 @@ def test_taking_a_node_port_or_the_last_balanced_frontend_leaves_a_service_that_
         service("old", "10.0.0.1:80/tcp", node_port=30080, kind=2, sources="192.0.2.0/24", owner="other"),
     )
     taker = service("web", "10.0.0.1:80/tcp", node_port=30080)
-    (step,) = (one for one in plan_apply([desired(taker)], there, force=True).services if one.name == "old")
+    (step,) = (
+        one for one in plan_apply([desired(taker)], there, take_over=True).services if one.name == "old"
+    )
     assert step.want is not None
     assert (step.want.frontends, step.want.node_port, step.want.sources) == ((), 0, ())
     check_service(step.want)
@@ -142,7 +177,7 @@ def test_the_api_server_keeps_its_last_backends() -> None:
         assert [step.action for step in plan.services] == ["unchanged"]
         assert "keeps its backends" in plan.notices[0].text
     # What else the input says of it counts; real backends replace those it kept; an ordinary service goes to none.
-    (step,) = plan_apply([desired(empty._replace(affinity_seconds=7))], have(api), force=True).services
+    (step,) = plan_apply([desired(empty._replace(affinity_seconds=7))], have(api), take_over=True).services
     assert step.want is not None
     assert (step.want.affinity_seconds, len(step.want.members)) == (7, 2)
     one = api._replace(members=api.members[:1])
@@ -199,13 +234,13 @@ def test_bindings_of_others() -> None:
     there = have(bindings={A.key(): "web"}, owners={A.key(): "other"})
     with pytest.raises(Conflict, match=r"binding web#tcp:\[192.0.2.0/24\]:443 belongs to other"):
         plan_apply([desired(bindings=[blue])], there)
-    steps = plan_apply([desired(bindings=[blue])], there, force=True).bindings
+    steps = plan_apply([desired(bindings=[blue])], there, take_over=True).bindings
     assert steps.plan.replaced == [(A.key(), "blue", "web")]
     assert steps.owners == {A.key(): "native"}
     by_hand = plan_apply([desired(bindings=[blue])], have(bindings={A.key(): "web"})).bindings
     assert by_hand.owners == {A.key(): "native"}
     # Asked for in nobody's name, as a saved state is: it is nobody's.
-    nobody = plan_apply([desired(bindings=[blue, B], owner="")], there, force=True).bindings
+    nobody = plan_apply([desired(bindings=[blue, B], owner="")], there, take_over=True).bindings
     assert (nobody.owners, nobody.disowned) == ({}, (A.key(),))
     with pytest.raises(UsageProblem, match="with label"):
         plan_apply([desired(bindings=[A, blue])], have())

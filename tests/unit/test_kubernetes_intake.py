@@ -313,7 +313,9 @@ def test_documents_that_are_none(document: object, path: str) -> None:
 
 
 def test_the_number_of_the_document() -> None:
-    with pytest.raises(ObjectProblem, match=r"^document 3: \$\.spec\.type: expected ClusterIP") as caught:
+    with pytest.raises(
+        ObjectProblem, match=r"^document 3: \$\.spec\.type: Service test/other: expected ClusterIP"
+    ) as caught:
         read(WEB, SLICE, with_(service("other"), ("spec", "type"), "Headless"))
     assert caught.value.document == 2
 
@@ -340,3 +342,28 @@ def test_a_local_policy_on_a_node_that_nobody_knows_is_told() -> None:
         if "elsewhere" in each.subject
     ]
     assert "serves nobody here" in notice.text
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        ([service(type="Headless")], "$.spec.type: Service test/web: expected"),
+        (
+            [{"kind": "List", "items": [service(), service("b", type="x")]}],
+            "$.items[1].spec.type: Service test/b: ",
+        ),
+        # Of a list of one kind the items do not say theirs.
+        (
+            [{"kind": "NodeList", "items": [{"metadata": {"name": "n"}, "spec": 3}]}],
+            "$.items[0].spec: Node n: expected",
+        ),
+        ([{"kind": "List", "metadata": {"name": "l"}, "items": 3}], "$.items: List l: expected an array"),
+        ([{**service(), "metadata": {"name": 3}}], "$.metadata.name: expected a string"),
+        ([service("web", namespace="a\x1b[31m")], "$.metadata.namespace: expected letters"),
+    ],
+)
+def test_an_error_names_the_object(objects: list[dict[str, Any]], words: str) -> None:
+    """A path of numbers into a list of thousands tells nobody which one it is."""
+    with pytest.raises(ObjectProblem) as caught:
+        desired(objects, Options(node="node-a"))
+    assert caught.value.message.startswith(words)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from svcctl.errors import UsageProblem
 from svcctl.model.service_endpoint import KIND_CLUSTER, KIND_EXTERNAL, KIND_LOAD_BALANCER
 from svcctl.model.sources.options import HEADLESS_LABEL
 from tests.unit.kubernetes_objects import (
@@ -315,7 +316,7 @@ def test_a_change_of_type_leaves_the_right_frontends() -> None:
 @pytest.mark.parametrize(
     ("wanted", "prefixes"),
     [
-        ((), []),
+        (("all",), []),
         (("10.0.0.0/8",), ["10.0.0.0/8", "::/0"]),
         (("fd00::/8",), ["0.0.0.0/0", "fd00::/8"]),
         (("10.0.0.0/8", "192.0.2.0/24", "fd00::/8"), ["10.0.0.0/8", "192.0.2.0/24", "fd00::/8"]),
@@ -326,15 +327,19 @@ def test_a_change_of_type_leaves_the_right_frontends() -> None:
 def test_node_port_addresses(wanted: tuple[str, ...], prefixes: list[str]) -> None:
     mine = node("node-a", "10.0.0.5", "192.168.1.5", "fd00::5")
     found = plan(service(), BACKENDS, mine, node("node-b", "10.0.0.6"), node_port_addresses=wanted)
-    assert [str(each) for each in found.node_port_addresses] == prefixes
+    assert [str(each) for each in found.node_port_addresses or ()] == prefixes
+    assert (found.node_port_addresses is None) == (not wanted)
     assert told(found, "node ports", "every") == any(each in prefixes for each in ("::/0", "0.0.0.0/0"))
 
 
 def test_the_primary_address_of_one_family() -> None:
     found = plan(service(), BACKENDS, node("node-a", "10.0.0.5"), node_port_addresses=("primary",))
-    assert [str(each) for each in found.node_port_addresses] == ["10.0.0.5/32"]
+    assert [str(each) for each in found.node_port_addresses or ()] == ["10.0.0.5/32"]
     unknown = plan(service(), BACKENDS, node_port_addresses=("primary",))
     assert any("primary address" in each for each in unknown.blockers)
+    assert plan(service(), BACKENDS).node_port_addresses is None  # no say: it stays as it is
+    with pytest.raises(UsageProblem, match="all stands alone"):
+        plan(service(), BACKENDS, node_port_addresses=("all", "10.0.0.0/8"))
 
 
 # R13, R14, R31: ports.

@@ -448,3 +448,23 @@ def test_fuzz_damaged_file(data: st.DataObject) -> None:
         )
         text[start:end] = piece
     check_against_plain_json(bytes(text))
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        (7, r"\.owner: expected a string, got 7"),
+        ("a\tb", r"\.owner: has a character"),
+        ("x" * 65, r"\.owner: is 65 bytes long, 64 at most"),
+    ],
+)
+def test_owners_are_read_from_an_export_only(owner: object, words: str) -> None:
+    text = document({**GOOD, "owner": "me"}, {**GOOD, "port": 81}, {**GOOD, "port": 82, "owner": ""})
+    owners: dict[bytes, str] = {}
+    want = read_bindings(text, native=True, owners=owners)
+    assert list(owners) == list(want)[:2]  # tcp and udp
+    assert set(owners.values()) == {"me"}
+    with pytest.raises(FileProblem, match="unknown key 'owner'"):
+        read_bindings(text)
+    with pytest.raises(FileProblem, match=words):
+        read_bindings(document({**GOOD, "owner": owner}), native=True)

@@ -18,16 +18,21 @@ NEVER = 1 << 40
 
 sound = st.fixed_dictionaries(
     {"label": labels, "prefix": networks.map(str), "port": ports},
-    optional={"protocol": st.sampled_from(["tcp", "udp"])},
+    optional={
+        "protocol": st.sampled_from(["tcp", "udp"]),
+        "owner": st.sampled_from(["me", "you", "", 7, " "]),
+    },
 )
 
 
-def outcome(text: str, piece: int) -> Any:
+def outcome(text: str, piece: int, *, native: bool = False) -> Any:
     """What reading in pieces of that many characters gives: the bindings in order, or the error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bindings_quick, "PIECE", piece)
         try:
-            return list(read_bindings(text).items())
+            owners: dict[bytes, str] = {}
+            found = list(read_bindings(text, native=native, owners=owners).items())
+            return found, {key: owner for key, owner in owners.items() if owner}
         except FileProblem as problem:
             return problem.message, problem.hint
 
@@ -37,11 +42,14 @@ def outcome(text: str, piece: int) -> Any:
     st.sampled_from([0, 1, 60, 200]),
     st.sampled_from([None, 0, 1]),
     st.booleans(),
+    st.booleans(),
 )
-def test_same_as_entry_by_entry(entries: list[Any], piece: int, indent: int | None, compact: bool) -> None:
+def test_same_as_entry_by_entry(
+    entries: list[Any], piece: int, indent: int | None, compact: bool, native: bool
+) -> None:
     separators = (",", ":") if compact else None
     text = json.dumps({"bindings": entries}, indent=indent, separators=separators)
-    assert outcome(text, piece) == outcome(text, NEVER)
+    assert outcome(text, piece, native=native) == outcome(text, NEVER, native=native)
 
 
 @given(st.data())
@@ -56,7 +64,11 @@ def test_same_when_damaged(data: st.DataObject) -> None:
     assert outcome(text, piece) == outcome(text, NEVER)
 
 
-@pytest.mark.parametrize("protocol", [{}, {"protocol": "udp"}], ids=["both", "udp"])
+@pytest.mark.parametrize(
+    "protocol",
+    [{}, {"protocol": "udp"}, {"protocol": "tcp", "owner": "me"}],
+    ids=["both", "udp", "owned"],
+)
 def test_sound_files_take_the_quick_way(monkeypatch: pytest.MonkeyPatch, protocol: dict[str, str]) -> None:
     """All but the last piece: otherwise a million entries take twice as long."""
     slowly: list[int] = []
@@ -71,6 +83,8 @@ def test_sound_files_take_the_quick_way(monkeypatch: pytest.MonkeyPatch, protoco
         {"label": f"web-{n % 7}", "prefix": f"10.{n >> 8}.{n & 255}.0/24", "port": n, **protocol}
         for n in range(5_000)
     ]
-    want = read_bindings(json.dumps({"bindings": entries}))
+    owners: dict[bytes, str] = {}
+    want = read_bindings(json.dumps({"bindings": entries}), native=True, owners=owners)
+    assert owners == (dict.fromkeys(want, "me") if "owner" in protocol else {})
     assert len(want) == 5_000 * (1 if protocol else 2)
     assert len(slowly) < 1_000

@@ -14,6 +14,7 @@ from svcctl.errors import UsageProblem
 from svcctl.model import service as model
 from svcctl.model import service_endpoint as endpoint
 from svcctl.model.constants import IPV4, IPV6
+from svcctl.model.label import MAX_OWNER_BYTES
 from svcctl.model.prefix import parse_prefix
 from svcctl.model.service import (
     DROP,
@@ -83,7 +84,7 @@ def test_the_numbers_are_those_of_the_headers() -> None:
     ):
         for name, number in values.items():
             assert header[prefix + name.upper().replace("-", "_")] == number
-    assert f"char owner[{model.MAX_OWNER_BYTES}];" in text
+    assert f"char owner[{MAX_OWNER_BYTES}];" in text
     assert f"char name[{model.MAX_NAME_BYTES}];" in text
     assert "0: random, 1: maglev, 2: maglev, stable" in text
     assert model.ALGORITHM_NUMBERS == {"random": 0, "maglev": 1, "maglev-stable": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from svcctl.model.binding import Binding
 from svcctl.model.desired import NATIVE, Desired
 from svcctl.model.prefix import parse_prefix
 from svcctl.model.service import (
@@ -277,12 +279,20 @@ def services(draw: st.DrawFn, number: int) -> Service:
     )
 
 
+def state_of(services: Iterable[Service], bindings: tuple[Binding, ...] | None, owners: list[str]) -> Desired:
+    named = {
+        each.key(): owner for each, owner in zip(bindings or (), owners, strict=False) if owner != NATIVE
+    }
+    return Desired(NATIVE, NATIVE, tuple(services), bindings, binding_owners=named)
+
+
 desired_states = st.builds(
-    lambda services, bindings: Desired(NATIVE, NATIVE, tuple(services), bindings),
+    state_of,
     st.tuples(services(0), services(1), services(2)).map(
         lambda three: {service.name: service for service in three}.values()
     ),
     st.none() | st.lists(model_values.bindings, unique_by=lambda each: each.key(), max_size=4).map(tuple),
+    st.lists(st.sampled_from(["", NATIVE, "kubernetes"]), min_size=4, max_size=4),
 )
 
 
@@ -309,6 +319,23 @@ def test_documents_are_read_back(desired: Desired, as_yaml: bool) -> None:
     again = read(text)
     assert normal(again) == normal(desired)
     assert native.document(again) == document
+
+
+def test_where_node_ports_are_served() -> None:
+    """Documents agree, and no say is another thing than everywhere."""
+    text = "version: 1\nservices: []\n"
+    assert read(text).node_port_addresses is None
+    for value, prefixes in (("[]", []), ("[192.0.2.7/24, '::/0']", ["192.0.2.0/24", "::/0"])):
+        found = read(text, f"{text}node_port_addresses: {value}\n")
+        assert [str(each) for each in found.node_port_addresses or ()] == prefixes
+        document = native.document(found)
+        assert document["node_port_addresses"] == prefixes
+        assert faults(SCHEMA, document) == []
+        assert read(json.dumps(document)) == found
+    with pytest.raises(InputProblem, match=r"\$\.node_port_addresses\[0\]"):
+        read(f"{text}node_port_addresses: [primary]\n")
+    with pytest.raises(InputProblem, match="an earlier document has others"):
+        read(f"{text}node_port_addresses: []\n", f"{text}node_port_addresses: ['::/0']\n")
 
 
 def test_an_export_is_short() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from svcctl.cli.apply_commands import file_option, input_options
+from svcctl.cli.apply_commands import decision_options, file_option, input_options
 from svcctl.cli.options import option, verb
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 )
 @file_option("What is wanted (svcctl(5), Kubernetes objects, ...), - for standard input; may be repeated.")
 @option("--prune", is_flag=True, help="Remove what the same owner made and the input no longer has.")
-@option(
-    "--force", is_flag=True, help="Apply what may be an outage, and take over what belongs to other owners."
-)
+@decision_options
 @input_options
-def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **options: Any) -> None:
+def command(
+    env: Env, files: tuple[str, ...], prune: bool, force: bool, take_over: bool, **options: Any
+) -> None:
     """Make services and bindings what the inputs say: svcctl's own YAML or JSON, Kubernetes Services, EndpointSlices
     and Nodes, ipvsadm -S -n, keepalived.conf, tubectl's bindings, Consul and Nomad, told apart by their content.
 
@@ -40,7 +40,14 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
     import gc
 
     from svcctl.cli.access import planning
-    from svcctl.cli.apply_commands import emit_plan, end_flows, read_desired, refuse_outage, say
+    from svcctl.cli.apply_commands import (
+        emit_plan,
+        end_flows,
+        read_desired,
+        refuse_doubts,
+        refuse_outage,
+        say,
+    )
     from svcctl.cli.progress import Progress
     from svcctl.state.apply import carry_out, prepare
 
@@ -53,7 +60,8 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
         refuse_outage("apply", desired, force=force)
         with planning(env) as (state, writer):
             progress.step("comparing")
-            prepared = prepare(state, desired, prune=prune, force=force)
+            prepared = prepare(state, desired, prune=prune, force=force, take_over=take_over)
+            refuse_doubts("apply", prepared.plan.doubts, force=force)
             if writer is not None:
                 progress.step("writing")
                 carry_out(writer, prepared, progress.count)

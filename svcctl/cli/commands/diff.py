@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from svcctl.cli.apply_commands import file_option, input_options
+from svcctl.cli.apply_commands import decision_options, file_option, input_options
 from svcctl.cli.options import noun, option
 from svcctl.errors import Exit, SvcctlError, Trouble, UsageProblem
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 )
 @file_option("What is wanted, as for 'svcctl apply'; may be repeated.")
 @option("--prune", is_flag=True, help="Also what 'apply --prune' would remove.")
-@option("--force", is_flag=True, help="As 'apply --force' would do it.")
+@decision_options
 @input_options
-def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **options: Any) -> int:
+def command(
+    env: Env, files: tuple[str, ...], prune: bool, force: bool, take_over: bool, **options: Any
+) -> int:
     """Print what 'svcctl apply' would change, and how. Reads only.
 
     Ends with 0 if nothing would change, with 1 if something would, and with 10 if that could not be told.
@@ -32,7 +34,7 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
     from svcctl.bpf.errors import BpfError
 
     try:
-        return _diff(env, files, prune, force, options)
+        return _diff(env, files, prune, force, take_over, options)
     except (UsageProblem, Trouble):
         raise
     except SvcctlError as error:
@@ -41,18 +43,23 @@ def command(env: Env, files: tuple[str, ...], prune: bool, force: bool, **option
         raise Trouble(str(error)) from error
 
 
-def _diff(env: Env, files: tuple[str, ...], prune: bool, force: bool, options: dict[str, Any]) -> int:
+def _diff(
+    env: Env, files: tuple[str, ...], prune: bool, force: bool, take_over: bool, options: dict[str, Any]
+) -> int:
     import gc
 
     from svcctl.cli.access import reading
-    from svcctl.cli.apply_commands import emit_plan, read_desired, refuse_outage, say
+    from svcctl.cli.apply_commands import emit_plan, read_desired, refuse_doubts, refuse_outage, say
     from svcctl.state.apply import prepare
 
     gc.disable()
     try:
         desired = read_desired(env, files, options)
         refuse_outage("diff", desired, force=force)
-        prepared = reading(env, lambda state: prepare(state, desired, prune=prune, force=force))
+        prepared = reading(
+            env, lambda state: prepare(state, desired, prune=prune, force=force, take_over=take_over)
+        )
+        refuse_doubts("diff", prepared.plan.doubts, force=force)
     finally:
         gc.enable()
     say(env, prepared.plan.notices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from svcctl.cli.apply_commands import kubernetes_options
+from svcctl.cli.apply_commands import decision_options, kubernetes_options
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import FILE, WORD
 from svcctl.errors import Exit, NotFound, UsageProblem
@@ -49,11 +49,7 @@ if TYPE_CHECKING:
     help="Leave other nodes out: for clusters of thousands, whose nodes report all the time.",
 )
 @option("--once", is_flag=True, help="End after the first apply.")
-@option(
-    "--force",
-    is_flag=True,
-    help="Apply also what may be an outage, and take over what belongs to other owners.",
-)
+@decision_options
 @kubernetes_options
 def command(
     env: Env,
@@ -63,6 +59,7 @@ def command(
     own_node: bool,
     once: bool,
     force: bool,
+    take_over: bool,
     **reading: Any,
 ) -> int:
     """Apply the services, endpoints and nodes of a cluster, and whatever changes in them, until stopped.
@@ -96,7 +93,7 @@ def command(
             hint="install kubectl (Debian: kubernetes-client), or name it with --kubectl",
         )
     chosen = read_options(reading)
-    cluster = Cluster(env, chosen, metrics_file, force=force)
+    cluster = Cluster(env, chosen, metrics_file, force=force, take_over=take_over)
     cluster.check()
     with Netns.open(place(env).netns) as netns:
         changes = RouteChanges(netns)

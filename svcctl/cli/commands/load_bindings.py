@@ -33,12 +33,13 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     """Make the bindings exactly those of FILE: what it lacks is removed, unless --label says otherwise.
 
     The whole file is read and checked before anything is written. Up to 10,000 changes are made one by one in an
-    order in which no connection meets a wrong label; more are swapped in at one stroke.
+    order in which no connection meets a wrong label; more are swapped in at one stroke. What is bound so belongs to
+    nobody, or to the owner that 'svcctl export' gave it in the file.
     """
     import gc
 
     from svcctl.cli.access import planning
-    from svcctl.cli.input import read_input
+    from svcctl.cli.input import input_name, read_input
     from svcctl.cli.progress import Progress
     from svcctl.host.interrupts import Held
     from svcctl.model.bindings_file import read_bindings
@@ -48,7 +49,8 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
 
     progress = Progress(env, "load-bindings")
     progress.step("reading")
-    want = read_bindings(read_input(file, env), source="" if file == "-" else file, native=True)
+    owners: dict[bytes, str] = {}
+    want = read_bindings(read_input(file, env), source=input_name(file), native=True, owners=owners)
     # Millions of small objects that nothing refers to in a circle: the collector would only walk them.
     gc.disable()
     try:
@@ -60,15 +62,16 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
             have, mine = limit_labels(everything, want, labels) if labels else (everything, want)
             plan = make_plan(have, mine)
             if writer is not None:
+                owned = {key: owners[key] for key in _written(plan) if key in owners} if owners else {}
                 # What fits in the end may not fit while old and new are there together: swapped in whole.
                 if plan.changes > THRESHOLD or not has_room(writer, plan):
                     if labels:
                         want = {key: label for key, label in everything.items() if label not in labels} | want
                     del everything, have, mine
-                    replace_all(writer, want, progress.count)
+                    replace_all(writer, want, progress.count, owners=owned)
                 else:
                     with Held():  # at most THRESHOLD writes: all of them, even when Ctrl-C comes in between
-                        apply_plan(writer, plan)
+                        apply_plan(writer, plan, owned)
     finally:
         progress.end()
         gc.enable()
@@ -80,6 +83,13 @@ def command(env: Env, file: str, labels: tuple[str, ...]) -> None:
     }
     listed = env.verbosity or env.dry_run
     env.emit_changes(_changes(plan) if listed else (), counts=counts)
+
+
+def _written(plan: Plan) -> Iterator[bytes]:
+    for key, _ in plan.added:
+        yield key
+    for key, _, _ in plan.replaced:
+        yield key
 
 
 def _changes(plan: Plan) -> Iterator[Change]:

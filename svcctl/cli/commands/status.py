@@ -86,7 +86,11 @@ def _object(picture: Picture) -> dict[str, Any]:
         ]
     value["destinations"] = [dict(zip(DESTINATION_KEYS, row, strict=True)) for row in picture.destinations]
     if picture.settings is not None:
-        value["balancer"] = {**picture.settings.values, "fault": picture.fault}
+        value["balancer"] = {
+            **picture.settings.values,
+            "node_port_addresses": list(picture.node_port_nets) or None,
+            "fault": picture.fault,
+        }
     if picture.services is not None:
         from svcctl.cli.commands.services import COLUMNS as SERVICES
         from svcctl.cli.commands.services import shown
@@ -190,7 +194,8 @@ def _settings(picture: Picture) -> list[tuple[str, str]]:
     if picture.settings is None:
         return []
     fault = [("at fault", picture.fault)] if picture.fault is not None else []
-    return [("settings", str(picture.settings)), *fault]
+    nets = [("node ports", f"on {', '.join(picture.node_port_nets)}")] if picture.node_port_nets else []
+    return [("settings", str(picture.settings)), *nets, *fault]
 
 
 def _packets(picture: Picture, rows: list[tuple[Any, ...]]) -> list[tuple[str, str]]:

@@ -79,7 +79,7 @@ def read_state_files(documents: Sequence[Document], options: Options) -> Desired
         frontends = tuple(one for one in each.frontends if one.frontend[:2] not in made_up)
         if frontends:
             services.append(each._replace(frontends=frontends))
-    return desired._replace(kind=STATE_FILE, services=tuple(services))
+    return desired._replace(kind=STATE_FILE, services=tuple(services), namespaces=None)
 
 
 def _object(document: Document, key: str, number: int, entry: object) -> Mapping[str, Any]:

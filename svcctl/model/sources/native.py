@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from svcctl.model.bad_value import show
 from svcctl.model.desired import CONSUL, NATIVE, NOMAD, NOTE, Desired, Notice
-from svcctl.model.label import check_name
-from svcctl.model.service import MAX_OWNER_BYTES
+from svcctl.model.label import MAX_OWNER_BYTES, check_name
+from svcctl.model.prefix import parse_prefix
 from svcctl.model.service_endpoint import format_frontend
 from svcctl.model.sources.fields import Fields
 from svcctl.model.sources.native_bindings import read_bindings
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from svcctl.model.binding import Binding
+    from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
     from svcctl.model.service_endpoint import Frontend
     from svcctl.model.sources.document import Document
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "document", "read"]
 
 VERSION = 1
-KEYS = ("version", "owner", "bindings", "services")
+KEYS = ("version", "owner", "node_port_addresses", "bindings", "services")
 
 MAX_FRONTENDS = 262_144
 """Of a file. A range of ports counts as all of its ports."""
@@ -54,14 +55,18 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
     services: dict[str, Service] = {}
     owners_of: dict[Frontend, str] = {}
     bindings: dict[bytes, Binding] | None = None
+    owners: dict[bytes, str] = {}
+    node_port_addresses: tuple[Prefix, ...] | None = None
     used: set[tuple[str, str]] = set()
     no_services = True
     for each in documents:
         fields = _document(each)
+        if "node_port_addresses" in fields:
+            node_port_addresses = _node_port_addresses(fields, node_port_addresses)
         no_services = no_services and "services" not in fields
         if "bindings" in fields:
             bindings = {} if bindings is None else bindings
-            read_bindings(fields, bindings)
+            read_bindings(fields, bindings, owners)
         for number, entry in enumerate(fields.array("services")):
             inside = Fields(each, ("services", number), entry)
             service = read_service(inside, owner, registries)
@@ -81,9 +86,11 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         owner,
         tuple(services.values()),
         None if bindings is None else tuple(bindings.values()),
+        node_port_addresses=node_port_addresses,
         notices=_notices(registries, used),
         blockers=_blockers(registries, used),
         no_services=no_services,
+        binding_owners=owners,
     )
 
 
@@ -103,6 +110,17 @@ def _owner_of(documents: Sequence[Document]) -> str:
             )
         found = owner
     return NATIVE if found is None else found
+
+
+def _node_port_addresses(fields: Fields, before: tuple[Prefix, ...] | None) -> tuple[Prefix, ...]:
+    """Where node ports are served; documents have to agree."""
+    key = "node_port_addresses"
+    found = tuple(
+        sorted({fields.parsed(parse_prefix, text, key, n) for n, text in enumerate(fields.texts(key))})
+    )
+    if before is not None and before != found:
+        raise fields.problem("an earlier document has others", key)
+    return found
 
 
 def _document(document: Document) -> Fields:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from svcctl.errors import UsageProblem
 from svcctl.model.bad_value import BadValue, show
 from svcctl.model.desired import CONSUL, NOMAD
-from svcctl.model.label import check_name
+from svcctl.model.label import MAX_OWNER_BYTES, check_name
 from svcctl.model.maglev import SIZES
 from svcctl.model.prefix import parse_prefix
 from svcctl.model.service import (
@@ -16,7 +16,6 @@ from svcctl.model.service import (
     IN_CLUSTER,
     IN_LOCAL,
     MAX_AFFINITY_SECONDS,
-    MAX_OWNER_BYTES,
     RANDOM,
     Member,
     Service,

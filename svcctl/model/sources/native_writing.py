@@ -44,8 +44,14 @@ def document(desired: Desired) -> dict[str, Any]:
     whole: dict[str, Any] = {"version": 1}
     if desired.owner != NATIVE:
         whole["owner"] = desired.owner
+    if desired.node_port_addresses is not None:
+        whole["node_port_addresses"] = [format_prefix(*each) for each in desired.node_port_addresses]
     if desired.bindings is not None:
-        whole["bindings"] = [_binding(one) for one in sorted(desired.bindings, key=sort_key)]
+        owners = desired.binding_owners
+        whole["bindings"] = [
+            _binding(one, owners.get(one.key(), desired.owner), desired.owner)
+            for one in sorted(desired.bindings, key=sort_key)
+        ]
     whole["services"] = [
         service_entry(one, desired.owner) for one in sorted(desired.services, key=lambda one: one.name)
     ]
@@ -112,10 +118,11 @@ def _member(member: Member) -> str | dict[str, Any]:
     return entry if len(entry) > 1 else str(entry["address"])
 
 
-def _binding(binding: Binding) -> dict[str, Any]:
-    return {
+def _binding(binding: Binding, owner: str, usual: str) -> dict[str, Any]:
+    entry = {
         "label": binding.label,
         "protocol": PROTOCOL_NAMES[binding.protocol],
         "prefix": format_prefix(binding.family, binding.address, binding.length),
         "port": binding.port,
     }
+    return entry if owner == usual else {**entry, "owner": owner}

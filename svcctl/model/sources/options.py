@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 PRIMARY = "primary"
 """In `node_port_addresses`: the node's first InternalIP of each family."""
 
+ALL = "all"
+"""In `node_port_addresses`, alone: every address of the node."""
+
 HEADLESS_LABEL = "headless-label"
 """In `compat`: a Service with the label service.kubernetes.io/headless is left out, as kube-proxy did up to 1.34."""
 
@@ -20,8 +23,8 @@ class Options(Record):
 
     `node` is our name in the inputs ("": not known, nothing is local), `zone` our zone where no Node object
     says it. `owner`: who the objects belong to; "": the kind of source. `external_ips`: the prefixes that
-    externalIPs may be in; None: any, (): none. `node_port_addresses`: prefixes (`10.0.0.0/8`) or PRIMARY, ():
-    all of the node's. `partial`: convert what can be, where a source has something that cannot be, and say
+    externalIPs may be in; None: any, (): none. `node_port_addresses`: prefixes (`10.0.0.0/8`) or PRIMARY, or ALL;
+    (): as it is. `partial`: convert what can be, where a source has something that cannot be, and say
     what was left out, instead of refusing it. `compat`: names of older behaviour (HEADLESS_LABEL).
     `consul_address`: the name of the tagged address to take from Consul (`lan`, `wan` ...); "": the service's.
     """

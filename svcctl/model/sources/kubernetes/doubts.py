@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.model.apply_doubts import COMMAND
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from svcctl.model.desired import Node
     from svcctl.model.sources.kubernetes.intake import Intake
-
-COMMAND = "kubectl get services,endpointslices,nodes -A -o json"
 
 
 def blockers(intake: Intake, nodes: Sequence[Node], node: str) -> tuple[str, ...]:

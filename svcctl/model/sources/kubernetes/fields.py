@@ -43,6 +43,30 @@ class ObjectProblem(FileProblem):
         self.document = place.document
 
 
+def object_at(content: object, path: str) -> str:
+    """The object that a path of a document leads into, by kind, namespace and name; "" if it does not say them.
+
+    What was wrong may be the name itself: only names that could be one are said.
+    """
+    found = ""
+    listed = ""
+    for step in (None, *problem.find_steps(content, path)):
+        if step is not None:
+            content = content[step]  # type: ignore[index]
+        if not isinstance(content, dict):
+            continue
+        kind = content.get("kind") or listed
+        if isinstance(kind, str) and kind.endswith("List") and kind != "List":
+            listed = kind[:-4]
+        metadata = content.get("metadata")
+        if isinstance(metadata, dict):
+            words = [kind, metadata.get("namespace") or "", metadata.get("name")]
+            if all(isinstance(word, str) and NAME_CHARACTERS.issuperset(word) for word in words) and words[2]:
+                kind, space, own = (str(word)[:MAX_NAME] for word in words)
+                found = f"{kind} {space}/{own}" if space else f"{kind} {own}"
+    return found
+
+
 def shown(value: object) -> str:
     """A value in the words of JSON, short."""
     if isinstance(value, int) and not -HUGE < value < HUGE:

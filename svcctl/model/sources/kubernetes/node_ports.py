@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.errors import UsageProblem
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.prefix import Prefix, parse_prefix
 from svcctl.model.service_endpoint import zero_address
-from svcctl.model.sources.options import PRIMARY
+from svcctl.model.sources.options import ALL, PRIMARY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,19 +21,23 @@ SUBJECT = "node ports"
 
 def node_port_prefixes(
     wanted: Sequence[str], own: NodeFacts | None, notices: Notices
-) -> tuple[tuple[Prefix, ...], tuple[str, ...]]:
-    """The prefixes, none for all addresses of the node; and why they cannot be told, if so.
+) -> tuple[tuple[Prefix, ...] | None, tuple[str, ...]]:
+    """The prefixes, () for all addresses of the node, None if nothing is wanted; and why they cannot be told, if so.
 
     As kube-proxy, a family of which no prefix was given is served everywhere; that is written out as the
     prefix of everything. PRIMARY is the first InternalIP of each family that the node has one of, and means
     no address of a family that it has none of. Raises UsageProblem for what is neither.
     """
     if not wanted:
+        return None, ()
+    if ALL in wanted:
+        if set(wanted) != {ALL}:
+            raise UsageProblem("--node-port-addresses: all stands alone")
         return (), ()
     found = {parse_prefix(each) for each in wanted if each != PRIMARY}
     if PRIMARY in wanted:
         if own is None or not own.internal:
-            return (), (
+            return None, (
                 "node ports are to be served at the node's primary address: needed is this node's Node object",
             )
         primary: dict[int, bytes] = {}

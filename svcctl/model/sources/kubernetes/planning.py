@@ -19,6 +19,7 @@ from svcctl.model.service_endpoint import KIND_NODE_PORT
 from svcctl.model.sources.kubernetes.addresses import Addresses
 from svcctl.model.sources.kubernetes.claims import settle_frontends, settle_health_ports
 from svcctl.model.sources.kubernetes.doubts import blockers
+from svcctl.model.sources.kubernetes.fields import ObjectProblem, Place, object_at
 from svcctl.model.sources.kubernetes.frontends import admit_external, external_reach, frontends_of, sources_of
 from svcctl.model.sources.kubernetes.intake import take_in
 from svcctl.model.sources.kubernetes.members import choose, gather
@@ -68,13 +69,20 @@ class _Port(Record):
 def desired(documents: Iterable[Mapping[str, object]], options: Options) -> Desired:
     """What the objects ask of the node `options.node`. `documents` are parsed objects, lists and lists of lists.
 
-    The order of documents and items means nothing. Raises ObjectProblem (a UsageProblem) as said above;
-    what may be an outage of the source is in `blockers`, and the rest is planned all the same.
+    The order of documents and items means nothing. Raises ObjectProblem (a UsageProblem) as said above, whose cause
+    names the object; what may be an outage of the source is in `blockers`, and the rest is planned all the same.
     """
     collecting = gc.isenabled()
     gc.disable()  # it would walk all that was parsed again and again: a third of the time
+    known = list(documents)
     try:
-        return _desired(documents, options)
+        return _desired(known, options)
+    except ObjectProblem as problem:
+        name = object_at(known[problem.document], problem.path)
+        if not name:
+            raise
+        place = Place(problem.document, problem.path)
+        raise ObjectProblem(place, f"{name}: {problem.cause}", hint=problem.hint) from None
     finally:
         if collecting:
             gc.enable()
@@ -120,6 +128,7 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         node_port_addresses=prefixes,
         notices=notices.sorted(),
         errors=intake.errors,
+        namespaces=frozenset(item.namespace for item in (*intake.services, *intake.slices)),
         blockers=(*blockers(intake, [each.node for each in nodes], node), *unknown),
     )
 
