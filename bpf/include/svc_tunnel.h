@@ -190,6 +190,7 @@ static __always_inline void fill_tunnel(struct tunnel_header *tunnel,
 	tunnel->type = bpf_htons(p->is_v6 ? ETH_P_IPV6 : ETH_P_IP);
 }
 
+/* `out` is longer than its parts, which makes its words lie on words. */
 static __always_inline int wrap4(struct __sk_buff *skb,
 				 const struct svc_packet_config *conf,
 				 const struct packet *p,
@@ -217,7 +218,7 @@ static __always_inline int wrap4(struct __sk_buff *skb,
 	out.ip.destination = last_word(to->address4);
 	out.ip.check = ~fold16(fold32(sum_words(&out.ip, 5)));
 	fill_tunnel(&out.tunnel, conf, p, length - V4_HEADER);
-	return bpf_skb_store_bytes(skb, ETH_HEADER, &out, sizeof(out), 0);
+	return bpf_skb_store_bytes(skb, ETH_HEADER, &out, OVERHEAD4, 0);
 }
 
 static __always_inline int wrap6(struct __sk_buff *skb,
@@ -246,7 +247,7 @@ static __always_inline int wrap6(struct __sk_buff *skb,
 	__builtin_memcpy(out.ip.source, conf->address6, 16);
 	__builtin_memcpy(out.ip.destination, to->address6, 16);
 	fill_tunnel(&out.tunnel, conf, p, length);
-	return bpf_skb_store_bytes(skb, ETH_HEADER, &out, sizeof(out), 0);
+	return bpf_skb_store_bytes(skb, ETH_HEADER, &out, OVERHEAD6, 0);
 }
 
 static __always_inline int is_zero16(const __u8 *address)
