@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from socket import AF_INET, AF_INET6
+from unittest import mock
 
 from svcctl.bpf.map import Map
 from svcctl.maps import enums, packet_codec
@@ -204,6 +205,7 @@ class Bed:
         self, name: str, *frontends: str, backends: Sequence[str], nodes: Sequence[Node] = (), **options: object
     ) -> None:
         """`service add` on every node (or some), backends marked local where they are; options as `node_port=30080`."""
+        mode = options.pop("external_mode", "tunnel")
         for node in nodes or self.nodes:
             words: list[object] = ["service", "add", name]
             for one in frontends:
@@ -213,6 +215,8 @@ class Bed:
             for option, value in options.items():
                 words += [f"--{option.replace('_', '-')}", *([] if value is True else [value])]
             node.svc(*words)
+            if mode == "dsr":
+                set_dsr(node, name)
 
     def delete(self, *names: str, nodes: Sequence[Node] = ()) -> None:
         """`service delete` on every node, and no flow is left."""
@@ -231,6 +235,13 @@ class Bed:
     def counters(self) -> dict[str, dict[str, int]]:
         """Of every node, for messages."""
         return {node.name: node.counters() for node in self.nodes}
+
+
+def set_dsr(node: Node, name: str) -> None:
+    """Backends on other nodes answer by themselves."""
+    change = "svcctl.model.service_edit.set_options"
+    with mock.patch(change, lambda have, **_: have._replace(dsr=True)):
+        node.svc("service", "set", name, "--no-drop")
 
 
 def is_on(backend: str, node: Node) -> bool:
