@@ -15,7 +15,12 @@ from tests.lib.outside import FAMILIES, datagrams, refusal, stream
 from tests.lib.pods import place
 from tests.lib.world import world
 
-MODES, ALGORITHMS, POLICIES, WHERE = ("tunnel", "dsr"), ("random", "maglev"), ("cluster", "local"), ("local", "remote")
+MODES, ALGORITHMS, POLICIES, WHERE = (
+    ("tunnel", "dsr"),
+    ("random", "maglev"),
+    ("cluster", "local"),
+    ("local", "remote"),
+)
 CASES = list(itertools.product(MODES, ALGORITHMS, POLICIES, WHERE))
 NODE_PORT, PORT = 30100, 100
 """Of the first case; the others follow."""

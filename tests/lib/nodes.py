@@ -13,10 +13,11 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from socket import AF_INET, AF_INET6
+from typing import Any
 from unittest import mock
 
 from svcctl.bpf.map import Map
-from svcctl.maps import enums, packet_codec
+from svcctl.maps import enums, packet_codec, service_codec
 from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import (
     DEVICE,
@@ -38,6 +39,8 @@ NODE_SIZES = (
     "--max-flows", 16384, "--max-services", 128, "--max-backends", 256, "--max-sockets", 1024,
 )  # fmt: skip
 UPLINK = "up0"
+NO_DSR = 0xFFFF00
+"""A number of `source_ranges` that no service has."""
 VIP, VIP6 = "203.0.113.10", "2001:db8:113::10"
 """Of a load balancer: the router sends it to the node that `Bed.route` says."""
 
@@ -125,15 +128,13 @@ class Node(Host):
         """Say to svcctl which nodes there are, their addresses and their pods', and which addresses its tunnels have."""
         with self.map("node_addresses") as addresses, self.map("nodes") as nodes:
             for prefix in self.prefixes:
-                addresses.update(_node_key(prefix), U32.pack(enums.NODE_POD))
+                addresses.update(node_key(prefix), U32.pack(enums.NODE_POD))
             for other in others:
                 number = other.number << enums.NODE_SHIFT
                 for prefix in other.prefixes:
-                    addresses.update(_node_key(prefix), U32.pack(enums.NODE_POD | number))
+                    addresses.update(node_key(prefix), U32.pack(enums.NODE_POD | number))
                 for address in (other.address, other.address6):
-                    addresses.update(
-                        _node_key(address), U32.pack(enums.NODE_PEER | enums.NODE_PORTS | number)
-                    )
+                    addresses.update(node_key(address), U32.pack(enums.NODE_PEER | enums.NODE_PORTS | number))
                 nodes.update(U32.pack(other.number), NODE.pack(other.value()))
         self.configure(address4=_address(self.address), address6=_address(self.address6))
         with self.map("devices") as devices:
@@ -153,6 +154,21 @@ class Node(Host):
             before: PacketConfig = PACKET_CONFIG.unpack(table.lookup(bytes(4)) or b"")
             table.update(bytes(4), PACKET_CONFIG.pack(before._replace(**fields)))  # type: ignore[arg-type]
         return before
+
+    @contextlib.contextmanager
+    def no_dsr(self, *prefixes: str) -> Iterator[None]:
+        """Clients whose answers go back through the tunnel for the length of a block."""
+        keys = service_codec.range_keys(NO_DSR, [parse_prefix(one) for one in prefixes])
+        with self.map("source_ranges") as ranges:
+            for key in keys:
+                ranges.update(key, U32.pack(1))
+            self.configure(no_dsr=NO_DSR)
+            try:
+                yield
+            finally:
+                self.configure(no_dsr=0)
+                for key in keys:
+                    ranges.delete(key)
 
     def flows(self) -> dict[FlowKey, FlowValue]:
         """Every entry that counts."""
@@ -202,7 +218,12 @@ class Bed:
         self.client, self.elsewhere, self.nodes = client, elsewhere, nodes
 
     def service(
-        self, name: str, *frontends: str, backends: Sequence[str], nodes: Sequence[Node] = (), **options: object
+        self,
+        name: str,
+        *frontends: str,
+        backends: Sequence[str],
+        nodes: Sequence[Node] = (),
+        **options: object,
     ) -> None:
         """`service add` on every node (or some), backends marked local where they are; options as `node_port=30080`."""
         mode = options.pop("external_mode", "tunnel")
@@ -224,6 +245,15 @@ class Bed:
             for name in names:
                 node.svc("service", "delete", name)
             node.forget()
+
+    @contextlib.contextmanager
+    def serving(self, name: str, *frontends: str, **options: Any) -> Iterator[None]:
+        """A `service` for the length of a block."""
+        self.service(name, *frontends, **options)
+        try:
+            yield
+        finally:
+            self.delete(name, nodes=options.get("nodes", ()))
 
     def route(self, node: Node) -> None:
         """The load balancer's addresses to a node from now on."""
@@ -251,6 +281,11 @@ def is_on(backend: str, node: Node) -> bool:
     return address in own
 
 
+def at(*addresses: str, port: int = 80) -> list[str]:
+    """Frontends of both protocols at addresses."""
+    return [f"{place(one, port)}/{kind}" for one in addresses for kind in ("tcp", "udp")]
+
+
 def backend_of(pod: Namespace, port: int = 8080) -> list[str]:
     """Its place as a backend, in both families."""
     return [place(pod.own(family), port) for family in (AF_INET, AF_INET6)]
@@ -260,7 +295,8 @@ def _address(text: str) -> bytes:
     return bytes(parse_prefix(text).address)
 
 
-def _node_key(prefix: str) -> bytes:
+def node_key(prefix: str) -> bytes:
+    """Its key in a trie of addresses."""
     family, address, length = parse_prefix(prefix)
     return NODE_KEY.pack(NodeKey(96 + length if family == IPV4 else length, address))
 

@@ -146,10 +146,28 @@ def _many(
             assert (data == part, who[:2]) == (True, place)
 
 
-def refusal(client: Namespace, kind: str, family: int, place: tuple[str, int], patience: float = 30) -> str:
-    """How an attempt ends: `refused`, `silence`, `unreachable`, or `open`."""
+def talk(
+    client: Namespace,
+    kind: str,
+    listener: socket.socket,
+    place: tuple[str, int],
+    *,
+    source: str | None = None,
+) -> tuple[str, int]:
+    """`stream` or `datagrams`, with little bulk."""
+    if kind == "tcp":
+        return stream(client, listener, place, source=source, size=1 << 18)
+    return datagrams(client, listener, place, source=source, bulk=1 << 16)
+
+
+def refusal(
+    client: Namespace, kind: str, family: int, place: tuple[str, int], patience: float = 30, source: str = ""
+) -> str:
+    """How an attempt ends: `refused`, `silence`, `unreachable`, or `open`. `source`: the client's address."""
     with client.socket(kind, family) as one:
         one.settimeout(patience)
+        if source:
+            one.bind((source, 0))
         try:
             one.connect(place)
             if kind == "udp":
