@@ -23,24 +23,66 @@ SIOCETHTOOL = 0x8946
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
 
 
-class Pod:
-    """One pod: `address` and `address6`, and the veth's end on the host, `device` with index `ifindex`."""
+class Namespace:
+    """A network namespace of its own, its loopback up, and sockets in it. Who inherits it says which addresses it has."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.address, self.address6 = f"10.244.0.{number}", f"fd00:244::{number:x}"
-        self.device = f"pod{number}"
+    address = address6 = ""
+
+    def __init__(self) -> None:
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             _check(_libc.unshare(CLONE_NEWNET), "unshare")
             _loopback_up()
+            quiet_addresses()
             self.netns = Netns.open("/proc/thread-self/ns/net")
             _check(_libc.setns(home, CLONE_NEWNET), "setns")
         finally:
             os.close(home)
-        path = f"/proc/{os.getpid()}/fd/{self.netns.fd}"
+        self.path = f"/proc/{os.getpid()}/fd/{self.netns.fd}"
+
+    def inside(self) -> contextlib.AbstractContextManager[object]:
+        """The calling thread in it for the length of a block."""
+        return self.netns.entered()
+
+    def own(self, family: int) -> str:
+        """Its address of a family."""
+        return self.address6 if family == AF_INET6 else self.address
+
+    def socket(self, kind: str = "tcp", family: int = AF_INET) -> Socket:
+        """A socket in it that waits thirty seconds at most."""
+        with self.inside():
+            one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+        one.settimeout(30)
+        return one
+
+    def listen(self, port: int, kind: str = "tcp", family: int = AF_INET) -> Socket:
+        """A bound (TCP: listening) socket on its address."""
+        one = self.socket(kind, family)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((self.own(family), port))
+        if kind == "tcp":
+            one.listen(128)
+        return one
+
+    def close(self) -> None:
+        """Let the namespace go, and its interfaces with it."""
+        self.netns.close()
+
+
+class Pod(Namespace):
+    """One pod: `address` and `address6`, and the veth's end on the host, `device` with index `ifindex`.
+
+    `network` tells the pods of several hosts apart.
+    """
+
+    def __init__(self, number: int, network: int = 0, mtu: int = 1500) -> None:
+        super().__init__()
+        self.number = number
+        self.address = f"10.244.{network}.{number}"
+        self.address6 = f"fd00:244:{network:x}::{number:x}" if network else f"fd00:244::{number:x}"
+        self.device = f"pod{number}"
         batch(
-            f"link add {self.device} type veth peer name eth0 netns {path}",
+            f"link add {self.device} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {self.path}",
             f"addr add {GATEWAY}/32 dev {self.device}",
             f"link set {self.device} up",
             f"addr add {GATEWAY6}/64 dev {self.device} nodad",
@@ -48,7 +90,6 @@ class Pod:
             f"route add {self.address6}/128 dev {self.device}",
         )
         with self.netns.entered():
-            quiet_addresses()
             batch(
                 f"addr add {self.address}/32 dev eth0",
                 f"addr add {self.address6}/128 dev eth0 nodad",
@@ -58,39 +99,11 @@ class Pod:
             )
         self.ifindex = socket.if_nametoindex(self.device)
 
-    def inside(self) -> contextlib.AbstractContextManager[object]:
-        """The calling thread in the pod for the length of a block."""
-        return self.netns.entered()
-
-    def own(self, family: int) -> str:
-        """Its address of a family."""
-        return self.address6 if family == AF_INET6 else self.address
-
-    def socket(self, kind: str = "tcp", family: int = AF_INET) -> Socket:
-        """A socket in the pod; it waits thirty seconds at most."""
-        with self.inside():
-            one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
-        one.settimeout(30)
-        return one
-
-    def listen(self, port: int, kind: str = "tcp", family: int = AF_INET) -> Socket:
-        """A bound (TCP: listening) socket on the pod's address."""
-        one = self.socket(kind, family)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((self.own(family), port))
-        if kind == "tcp":
-            one.listen(128)
-        return one
-
     def offloads(self, on: bool) -> None:
         """Switch checksum and segmentation offloads of both ends."""
-        _offloads(self.device, on)
+        switch_offloads(self.device, on)
         with self.inside():
-            _offloads("eth0", on)
-
-    def close(self) -> None:
-        """Let the namespace go, and the veth with it."""
-        self.netns.close()
+            switch_offloads("eth0", on)
 
 
 def place(address: str, port: int) -> str:
@@ -98,7 +111,8 @@ def place(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _offloads(device: str, on: bool) -> None:
+def switch_offloads(device: str, on: bool) -> None:
+    """Checksum and segmentation offloads of an interface of the calling thread's namespace."""
     # enum of linux/ethtool.h: segmentation goes before what it rests on, and comes after it.
     rx, tx, tso, gso, gro = 0x15, 0x17, 0x1F, 0x24, 0x2C
     with socket.socket(AF_INET, socket.SOCK_DGRAM) as any_socket:

@@ -1,0 +1,122 @@
+"""Tunnelled packets made by hand, sent by whoever a test likes, and the errors that a socket is told."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from socket import AF_INET, AF_INET6
+from typing import NamedTuple
+
+from svcctl.maps.packet_layouts import TUNNEL_PORT, TUNNEL_VNI
+from tests.lib.frames import IP, TCP, UDP, IPv6, Raw
+from tests.lib.pods import Namespace
+
+SO_NO_CHECK, UDP_NO_CHECK6_TX = 11, 101
+IP_MTU_DISCOVER, IP_RECVERR, IP_MTU, IP_TTL = 10, 11, 14, 2
+IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_RECVERR, IPV6_UNICAST_HOPS = 23, 24, 25, 16
+PMTUDISC_DO = 2
+MSG_ERRQUEUE = 0x2000
+_ORIGIN_ICMP = {2: AF_INET, 3: AF_INET6}
+
+
+def datagram(
+    source: tuple[str, int], destination: tuple[str, int], payload: bytes = b"?", ttl: int = 64
+) -> bytes:
+    """A UDP packet, from its IP header on."""
+    return _ip(source, destination, ttl, UDP(sport=source[1], dport=destination[1]), payload)
+
+
+def segment(source: tuple[str, int], destination: tuple[str, int], flags: str = "S", ttl: int = 64) -> bytes:
+    """A TCP packet without payload, from its IP header on."""
+    return _ip(source, destination, ttl, TCP(sport=source[1], dport=destination[1], flags=flags), b"")
+
+
+def _ip(
+    source: tuple[str, int], destination: tuple[str, int], ttl: int, layer: object, payload: bytes
+) -> bytes:
+    if ":" in source[0]:
+        return bytes(IPv6(src=source[0], dst=destination[0], hlim=ttl) / layer / Raw(payload))
+    return bytes(IP(src=source[0], dst=destination[0], ttl=ttl) / layer / Raw(payload))
+
+
+def wrapped(inner: bytes, vni: int = TUNNEL_VNI, kind: int | None = None, flags: int = 0x08) -> bytes:
+    """What a tunnel puts before a packet, from the VXLAN header on; `kind`: another type than that of the packet."""
+    if kind is None:
+        kind = 0x86DD if inner and inner[0] >> 4 == 6 else 0x0800
+    return struct.pack(">II12xH", flags << 24, vni << 8, kind) + inner
+
+
+def send(
+    where: Namespace,
+    family: int,
+    to: str,
+    payload: bytes,
+    *,
+    checksum: bool = False,
+    port: int = TUNNEL_PORT,
+    source: str = "",
+) -> None:
+    """A datagram of a namespace's own, as a tunnel's outer packet: without a checksum unless said."""
+    with where.socket("udp", family) as one:
+        if not checksum and family == AF_INET:
+            one.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+        elif not checksum:
+            one.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)
+        one.bind((source or where.own(family), 0))
+        one.sendto(payload, (to, port))
+
+
+class Told(NamedTuple):
+    """An ICMP error: errno, type, code, the MTU it tells, who sent it, and where the packet went that it is about."""
+
+    errno: int
+    type: int
+    code: int
+    info: int
+    offender: str
+    destination: tuple[str, int]
+
+
+def listen_to_errors(one: socket.socket, *, whole: bool = False) -> None:
+    """Have ICMP errors queued; `whole`: nothing is to be cut in fragments."""
+    if one.family == AF_INET:
+        one.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        if whole:
+            one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_DO)
+    else:
+        one.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
+        if whole:
+            one.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_DO)
+
+
+def path_mtu(one: socket.socket) -> int:
+    """Of a connected socket, as its kernel knows it."""
+    if one.family == AF_INET:
+        return one.getsockopt(socket.IPPROTO_IP, IP_MTU)
+    return one.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU)
+
+
+def hops(one: socket.socket, count: int) -> None:
+    """How many hops its packets may make."""
+    if one.family == AF_INET:
+        one.setsockopt(socket.IPPROTO_IP, IP_TTL, count)
+    else:
+        one.setsockopt(socket.IPPROTO_IPV6, IPV6_UNICAST_HOPS, count)
+
+
+def told(one: socket.socket) -> Told | None:
+    """The next error in a socket's queue that came as ICMP, if there is one."""
+    while True:
+        try:
+            _, ancillary, _, where = one.recvmsg(2048, 512, MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        for _, _, data in ancillary:
+            number, origin, kind, code, _, info, _ = struct.unpack_from("=IBBBBII", data)
+            if origin not in _ORIGIN_ICMP:
+                continue
+            family = _ORIGIN_ICMP[origin]
+            start = 16 + (4 if family == AF_INET else 8)
+            size = 4 if family == AF_INET else 16
+            offender = socket.inet_ntop(family, data[start : start + size])
+            return Told(number, kind, code, info, offender, (where[0], where[1]))
