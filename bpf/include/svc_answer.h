@@ -12,8 +12,8 @@
 
 #define ANSWER_TTL 64
 #define ICMP_HEADER 8
-#define QUOTE4 (60 + 8) /* the longest header, and of what follows */
-#define QUOTE6 (V6_HEADER + 8)
+#define QUOTE4 (60 + TCP_HEADER) /* the longest header, and of what follows */
+#define QUOTE6 (V6_HEADER + TCP_HEADER)
 
 struct icmp_header {
 	__u8 type;
@@ -122,6 +122,13 @@ static __always_inline int answer_reset(struct __sk_buff *skb, struct packet *p)
 	return 0;
 }
 
+/* At least eight bytes are to be quoted (RFC 792). The kernel does not cut a
+ * packet before the place of a checksum that is still to be filled in. */
+static __always_inline __u32 quoted_transport(const struct packet *p)
+{
+	return p->key.protocol == IPPROTO_TCP ? TCP_HEADER : 8;
+}
+
 /* What an ICMP error says; `rest` is the second word, host byte order. */
 struct complaint {
 	__u32 rest;
@@ -137,7 +144,7 @@ static __always_inline int answer_error4(struct __sk_buff *skb, struct packet *p
 		struct icmp_header icmp;
 		__u8 quote[QUOTE4];
 	} out = {};
-	__u32 quoted = p->l4 - ETH_HEADER + 8;
+	__u32 quoted = p->l4 - ETH_HEADER + quoted_transport(p);
 	__s64 sum;
 
 	if (quoted < V4_HEADER + 8 || quoted > QUOTE4 ||
@@ -176,11 +183,12 @@ static __always_inline int answer_error6(struct __sk_buff *skb, struct packet *p
 		struct icmp_header icmp;
 		__u8 quote[QUOTE6];
 	} out = {};
-	__u16 length = ICMP_HEADER + QUOTE6;
+	__u32 quoted = V6_HEADER + quoted_transport(p);
+	__u16 length = ICMP_HEADER + quoted;
 	__s64 sum;
 
-	if (bpf_skb_load_bytes(skb, ETH_HEADER, out.quote, QUOTE6) ||
-	    bpf_skb_change_tail(skb, ETH_HEADER + QUOTE6, 0) ||
+	if (bpf_skb_load_bytes(skb, ETH_HEADER, out.quote, quoted) ||
+	    bpf_skb_change_tail(skb, ETH_HEADER + quoted, 0) ||
 	    bpf_skb_adjust_room(skb, V6_HEADER + ICMP_HEADER, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO |
 					BPF_F_ADJ_ROOM_NO_CSUM_RESET))
