@@ -95,7 +95,9 @@ static __always_inline int choose_backend(const struct packet *p,
 		return SVC_FOUND_REFUSE;
 	}
 	if (!block->slots) {
-		chosen->drops = block->verdict == SVC_VERDICT_DROP;
+		/* A node that took this one's for the backend's is told. */
+		chosen->drops = block->verdict == SVC_VERDICT_DROP &&
+				hook != FROM_TUNNEL;
 		if (chosen->drops) {
 			__sync_fetch_and_add(&chosen->stats->dropped, 1);
 			count_drop(SVC_DROP_VERDICT);
