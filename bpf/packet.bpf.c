@@ -162,7 +162,8 @@ int answer_tunnel(struct __sk_buff *skb)
 	if (!conf || !s || make_answer(skb, &p))
 		return TC_ACT_SHOT;
 	s->errand.lower = 0;
-	s->errand.route = find_route(skb, conf, &p, &back, s->errand.node);
+	s->errand.route = find_route(skb, conf, &p, &back, s->errand.node,
+				     FROM_TUNNEL);
 	if (!s->errand.route)
 		return drop(SVC_DROP_NO_ROUTE);
 	bpf_tail_call(skb, &tails, SVC_TAIL_ENCAPSULATE);

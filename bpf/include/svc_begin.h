@@ -76,7 +76,7 @@ static __always_inline void describe(struct __sk_buff *skb,
 	s->flow.node = s->reply.node = node;
 	s->flow.created_ns = s->reply.created_ns = now;
 	s->flow.seen_ns = s->reply.seen_ns = now;
-	s->flow.route = find_route(skb, conf, p, &s->flow, node);
+	s->flow.route = find_route(skb, conf, p, &s->flow, node, hook);
 	s->flow.route_time = now >> 20;
 	if (hook == FROM_OUTSIDE && !node &&
 	    needs_masquerade(conf, p, owner, s->flow.route)) {

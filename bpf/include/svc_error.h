@@ -35,7 +35,7 @@ static __always_inline int pass_error(struct __sk_buff *skb,
 	if (!(flow->kind & SVC_FLOW_REPLY)) {
 		if (hook != FROM_OUTSIDE || p->ttl <= 1)
 			return leave_alone(hook);
-		return error_to_node(skb, find_route(skb, conf, p, flow, node),
+		return error_to_node(skb, find_route(skb, conf, p, flow, node, hook),
 				     node, 1, hook);
 	}
 	if (hook != FROM_TUNNEL)
@@ -43,7 +43,7 @@ static __always_inline int pass_error(struct __sk_buff *skb,
 	if (node != peer)
 		return drop(SVC_DROP_OTHER_NODE);
 	count_event(SVC_PACKET_ICMP);
-	return forward_to_client(skb, p, find_route(skb, conf, p, flow, node));
+	return forward_to_client(skb, p, find_route(skb, conf, p, flow, node, hook));
 }
 
 /* An error about a packet of a flow, in the other direction than that. */
@@ -80,7 +80,7 @@ static __always_inline int translate_error(struct __sk_buff *skb, enum hook hook
 		__u8 own = p.key.protocol;
 
 		p.key.protocol = q.key.protocol;
-		route = find_route(skb, conf, &p, &flow, to_node);
+		route = find_route(skb, conf, &p, &flow, to_node, hook);
 		p.key.protocol = own;
 	}
 	if (!route && comes_in && is_reply)

@@ -84,12 +84,13 @@ static __always_inline void freshen(struct __sk_buff *skb,
 				    const struct svc_packet_config *conf,
 				    const struct packet *p,
 				    const struct svc_flow *flow,
-				    struct svc_flow *entry, int half, __u64 now)
+				    struct svc_flow *entry, int half, __u64 now,
+				    __u32 hook)
 {
 	__u32 zero = 0;
 	struct packet_scratch *s = bpf_map_lookup_elem(&packet_scratch, &zero);
 
-	entry->route = find_route(skb, conf, p, flow, entry->node);
+	entry->route = find_route(skb, conf, p, flow, entry->node, hook);
 	entry->route_time = now >> 20;
 	if (!s)
 		return;
@@ -523,7 +524,7 @@ static __always_inline int handle_coming(struct __sk_buff *skb, enum hook hook,
 	}
 	note(conf, &p, &flow, entry, half, now, &reverse);
 	if (is_stale(entry, now))
-		freshen(skb, conf, &p, &flow, entry, half, now);
+		freshen(skb, conf, &p, &flow, entry, half, now, hook);
 	return forward(skb, conf, &p, &flow, entry->route, entry->node, hook);
 }
 
@@ -557,7 +558,7 @@ static __always_inline int handle_leaving(struct __sk_buff *skb, enum hook hook)
 	note(conf, &p, &flow, entry, half, now, &reverse);
 	if (hook == TO_OUTSIDE && goes_to_node(&flow, entry->node)) {
 		if (is_stale(entry, now))
-			freshen(skb, conf, &p, &flow, entry, half, now);
+			freshen(skb, conf, &p, &flow, entry, half, now, hook);
 		return forward_to_node(skb, conf, &p, &flow, entry->route,
 				       entry->node, hook);
 	}

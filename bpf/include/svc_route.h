@@ -16,14 +16,18 @@
 #define ROUTE_SECONDS 1000 /* of 2^20 ns */
 #define INDEX_MASK ((1u << SVC_ROUTE_SHIFT) - 1)
 
-static __always_inline __u32 device_route(__u32 ifindex, __u32 otherwise)
+/* `otherwise`: by an interface that is not attached, or leads outside while the
+ * host's rules are to be asked. */
+static __always_inline __u32 device_route(__u32 ifindex, __u32 otherwise,
+					  int ask_host)
 {
 	struct svc_device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	__u32 kind = otherwise;
 
 	if (device && device->flags & SVC_DEVICE_PEER)
 		kind = SVC_ROUTE_PEER;
-	else if (device && device->flags & SVC_DEVICE_NEIGHBOUR)
+	else if (device && device->flags & SVC_DEVICE_NEIGHBOUR &&
+		 !(ask_host && device->role == SVC_ROLE_HOST))
 		kind = SVC_ROUTE_NEIGHBOUR;
 	return kind == SVC_ROUTE_STACK ? 0 : kind << SVC_ROUTE_SHIFT | ifindex;
 }

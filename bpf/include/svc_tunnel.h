@@ -68,16 +68,17 @@ static __always_inline void set_addresses(struct bpf_fib_lookup *fib, int is_v6,
 static __always_inline __u32 find_route(struct __sk_buff *skb,
 					const struct svc_packet_config *conf,
 					const struct packet *p,
-					const struct svc_flow *to, __u32 node)
+					const struct svc_flow *to, __u32 node,
+					__u32 hook)
 {
 	struct bpf_fib_lookup fib = {};
-	int into_tunnel = goes_to_node(to, node);
+	int into_tunnel = goes_to_node(to, node), ask_host;
 	struct svc_node *other;
 	long found;
 
 	/* A packet that goes back where it came from has no route that says so. */
 	if (to->kind & SVC_FLOW_SELF)
-		return device_route(skb->ifindex, SVC_ROUTE_BACK);
+		return device_route(skb->ifindex, SVC_ROUTE_BACK, 0);
 	fib.family = p->is_v6 ? AF_INET6 : AF_INET;
 	fib.ifindex = skb->ifindex;
 	if (into_tunnel) {
@@ -102,11 +103,16 @@ static __always_inline __u32 find_route(struct __sk_buff *skb,
 		return 0;
 	if (into_tunnel)
 		return SVC_ROUTE_NEIGHBOUR << SVC_ROUTE_SHIFT | fib.ifindex;
+	/* A workload's request that leaves this node for where there are no
+	 * workloads may have to be masqueraded, say. */
+	ask_host = hook == FROM_WORKLOAD && !(to->kind & SVC_FLOW_REPLY) &&
+		   class_of(whose(to->destination)) != SVC_NODE_POD;
 	/* The stack would take an answer out of a tunnel for a forgery: it is
 	 * from this node's own address. */
-	return device_route(fib.ifindex, to->kind & SVC_FLOW_TUNNEL ?
-						 SVC_ROUTE_NEIGHBOUR :
-						 SVC_ROUTE_STACK);
+	return device_route(fib.ifindex,
+			    to->kind & SVC_FLOW_TUNNEL ? SVC_ROUTE_NEIGHBOUR :
+							 SVC_ROUTE_STACK,
+			    ask_host);
 }
 
 /* The longest packet that fits into the tunnel, from its IP header on. */

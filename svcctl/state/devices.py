@@ -306,15 +306,12 @@ def forget(hooks: Hooks, ifindex: int) -> None:
 def table_value(device: Device, role: int) -> DeviceValue:
     """What programs are told of an attached interface.
 
-    Only to workloads packets are handed past the stack: what leaves by the node's own interface may have to meet the
-    host's rules (masquerading, say).
+    Which packets may leave by the node's own interface without meeting the host's rules (masquerading, say) the
+    programs know.
     """
-    flags = 0
-    if role == enums.ROLE_WORKLOAD:
-        if device.kind in PIPES and device.peer_elsewhere:
-            flags |= enums.DEVICE_PEER
-        if device.ethernet:
-            flags |= enums.DEVICE_NEIGHBOUR
+    flags = enums.DEVICE_NEIGHBOUR if device.ethernet else 0
+    if role == enums.ROLE_WORKLOAD and device.kind in PIPES and device.peer_elsewhere:
+        flags |= enums.DEVICE_PEER
     return DeviceValue(role, flags)
 
 
