@@ -18,7 +18,7 @@
  *
  * What is not of a service is passed on to others' programs as it came, and costs
  * as little as can be: a new connection one look-up among the frontends, TCP one
- * among the flows, UDP one among the frontends. An ICMP error costs more.
+ * among the flows, UDP one in each. An ICMP error costs more.
  */
 #include <linux/bpf.h>
 #include "svc_fragment.h"
@@ -128,12 +128,14 @@ static __always_inline void freshen(struct __sk_buff *skb,
 		other.seen_ns = now;
 		other.seen = entry->other;
 		other.other = entry->seen;
-		if (half)
+		if (half) {
+			mark_recent(&reverse);
 			bpf_map_update_elem(&halfopen, &reverse, &other,
 					    BPF_NOEXIST);
-		else
+		} else {
 			bpf_map_update_elem(&flows, &reverse, &other,
 					    BPF_NOEXIST);
+		}
 		count_event(SVC_PACKET_HEALED);
 	}
 }
@@ -149,12 +151,12 @@ static __always_inline void note(const struct svc_packet_config *conf,
 		/* Traffic that has gone on for so long: it was no end. */
 		if (is_idle(entry->reset_ns, now, conf->after_reset_ms * MS))
 			entry->reset_ns = 0;
-		if (half || p->key.protocol == IPPROTO_UDP) {
+		if (half) {
 			struct svc_flow_key reverse;
 
 			other_key(&p->key, flow, &reverse);
-			mark_recent(&p->key, now);
-			mark_recent(&reverse, now);
+			mark_recent(&p->key);
+			mark_recent(&reverse);
 		}
 	}
 	if (p->fragment == FRAGMENT_LATER)
@@ -276,7 +278,7 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 	struct svc_packet_config *conf = packet_settings();
 	struct packet p = {};
 	struct svc_flow flow, *entry;
-	int kind = parse(skb, &p), half = 0, is_udp, recent;
+	int kind = parse(skb, &p), half = 0;
 	__u64 now = 0;
 
 	if (kind == PACKET_OTHER || !conf)
@@ -294,10 +296,8 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 	/* A new connection is a service's or nobody's. */
 	if (hook == FROM_WORKLOAD && opens_tcp(&p) && !is_frontend(&p))
 		return nobodys(skb, &p);
-	is_udp = p.key.protocol == IPPROTO_UDP;
-	recent = is_udp && may_be_recent(conf, &p.key);
-	entry = !is_udp || recent ? READ_FLOW(flows, &p.key, &flow) : 0;
-	if (!entry && (is_udp ? recent : may_be_recent(conf, &p.key))) {
+	entry = READ_FLOW(flows, &p.key, &flow);
+	if (!entry && may_be_recent(&p.key)) {
 		half = 1;
 		entry = READ_FLOW(halfopen, &p.key, &flow);
 	}

@@ -42,46 +42,59 @@ static __always_inline __u32 flow_check(const struct svc_flow_key *key,
 	       32;
 }
 
-static __always_inline __u32 *filter_slot(const struct svc_flow_key *key)
+/* The bucket of a key, and what stands for the key in it. */
+static __always_inline struct svc_filter_bucket *
+filter_bucket(const struct svc_flow_key *key, __u32 *mark)
 {
 	const __u64 *k = (const __u64 *)key;
-	__u32 slot = (k[0] * SVC_FLOW_CHECK_0 + k[1] * SVC_FLOW_CHECK_1 +
-		      k[2] * SVC_FLOW_CHECK_2 + k[3] * SVC_FLOW_CHECK_3 +
-		      k[4] * SVC_FLOW_CHECK_4) >>
-		     48;
+	__u64 sum = k[0] * SVC_FLOW_CHECK_0 + k[1] * SVC_FLOW_CHECK_1 +
+		    k[2] * SVC_FLOW_CHECK_2 + k[3] * SVC_FLOW_CHECK_3 +
+		    k[4] * SVC_FLOW_CHECK_4;
+	__u32 bucket = sum >> 48;
 
-	return bpf_map_lookup_elem(&flow_filter, &slot);
+	*mark = (__u32)(sum ^ sum >> 32) | 1;
+	return bpf_map_lookup_elem(&flow_filter, &bucket);
 }
 
-static __always_inline void mark_recent(const struct svc_flow_key *key, __u64 now)
+/*
+ * Before an entry of `halfopen` is made, and whenever it is used. It moves to the
+ * front in time, so that only what is idle is pushed out. From the back on, and
+ * without ever taking a mark away before it is elsewhere: others look meanwhile.
+ */
+static __always_inline void mark_recent(const struct svc_flow_key *key)
 {
-	__u32 *slot = filter_slot(key);
+	__u32 mark;
+	struct svc_filter_bucket *bucket = filter_bucket(key, &mark);
+	volatile __u32 *recent;
 
-	if (slot)
-		*slot = (now >> SVC_FILTER_TIME_SHIFT) + 1;
+	if (!bucket)
+		return;
+	recent = bucket->recent;
+	if (recent[0] == mark || recent[1] == mark || recent[2] == mark)
+		return;
+	bpf_spin_lock(&bucket->lock);
+#pragma unroll
+	for (int i = SVC_FILTER_MARKS - 1; i; i--)
+		recent[i] = recent[i - 1];
+	recent[0] = mark;
+	bpf_spin_unlock(&bucket->lock);
 }
 
-/* 0: there is none in `halfopen`, and of UDP none at all. */
-static __always_inline int may_be_recent(const struct svc_packet_config *conf,
-				       const struct svc_flow_key *key)
+/* 0: there is none in `halfopen`. */
+static __always_inline int may_be_recent(const struct svc_flow_key *key)
 {
-	__u32 *slot = filter_slot(key), used, ms = conf->syn_ms;
-	__u64 age;
+	__u32 mark;
+	const struct svc_filter_bucket *bucket = filter_bucket(key, &mark);
+	const volatile __u32 *recent;
+	int found = 0;
 
-	if (!slot)
+	if (!bucket)
 		return 0;
-	used = *slot;
-	if (!used)
-		return 0;
-	if (ms < conf->udp_ms)
-		ms = conf->udp_ms;
-	if (ms < conf->reset_ms)
-		ms = conf->reset_ms;
-	if (ms < conf->fins_ms)
-		ms = conf->fins_ms;
-	age = (__u32)((bpf_ktime_get_ns() >> SVC_FILTER_TIME_SHIFT) + 1 - used);
-	/* Each time is rounded down: two units for that. */
-	return age <= (ms * MS >> SVC_FILTER_TIME_SHIFT) + 2;
+	recent = bucket->recent;
+#pragma unroll
+	for (int i = 0; i < SVC_FILTER_MARKS; i++)
+		found |= recent[i] == mark;
+	return found;
 }
 
 /* 1 if the copy is whole: the element may be another's by now. */

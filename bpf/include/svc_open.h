@@ -204,7 +204,7 @@ static __always_inline int claim_reply(const struct svc_packet_config *conf,
 			bpf_map_delete_elem(&halfopen, &s->reverse);
 		}
 		make_other(key, &s->flow, &s->reverse, &s->reply);
-		mark_recent(&s->reverse, now);
+		mark_recent(&s->reverse);
 		failed = bpf_map_update_elem(&halfopen, &s->reverse, &s->reply,
 					     BPF_NOEXIST);
 		if (failed && failed != -EEXIST)
@@ -231,7 +231,7 @@ static __always_inline int remember_flow(const struct svc_packet_config *conf,
 	if (problem)
 		return problem;
 	s->flow.check = flow_check(&p->key, &s->flow);
-	mark_recent(&p->key, now);
+	mark_recent(&p->key);
 	failed = bpf_map_update_elem(&halfopen, &p->key, &s->flow, BPF_NOEXIST);
 	entry = failed ? READ_FLOW(halfopen, &p->key, &s->old) : 0;
 	if (failed && !entry)

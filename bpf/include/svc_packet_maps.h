@@ -23,15 +23,16 @@ SVC_LRU(halfopen, struct svc_flow_key, struct svc_flow, SVC_DEFAULT_FLOWS / 2);
 SVC_LRU(fragments, struct svc_fragment_key, struct svc_fragment, 8192);
 
 /*
- * When an entry of `halfopen`, or of UDP in `flows`, whose key has this digest
- * was last used, in 2^30 ns and never 0: most packets are of no flow, and a look
- * here saves one there.
+ * Most packets are of no flow, and a look here saves one in `halfopen`: there is
+ * nothing whose mark is not here. An entry whose mark was pushed out by as many
+ * later ones as a bucket has room for is lost; all buckets hold several times what
+ * `halfopen` does by default, so that it has nearly always been evicted by then.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SVC_FILTER_SLOTS);
+	__uint(max_entries, SVC_FILTER_BUCKETS);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct svc_filter_bucket);
 } flow_filter SEC(".maps");
 
 struct {

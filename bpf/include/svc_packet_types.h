@@ -175,9 +175,17 @@ enum svc_tail {
 
 #define SVC_ROUTE_SHIFT 28
 
-/* Of flow_filter, whose index is the highest 16 bits of the sum over a key's
- * words alone. */
-#define SVC_FILTER_SLOTS 65536
-#define SVC_FILTER_TIME_SHIFT 30
+/*
+ * Which keys of `halfopen` were used last. The bucket is the highest 16 bits of the
+ * sum over a key's words alone, as above; the mark the sum's two halves, one xor the
+ * other, with the lowest bit set.
+ */
+#define SVC_FILTER_BUCKETS 65536
+#define SVC_FILTER_MARKS 7
+struct svc_filter_bucket {
+	struct bpf_spin_lock lock;
+	__u32 recent[SVC_FILTER_MARKS]; /* the latest first; 0: none */
+};
+_Static_assert(sizeof(struct svc_filter_bucket) == 32, "svc_filter_bucket");
 
 #endif

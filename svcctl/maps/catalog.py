@@ -112,7 +112,7 @@ PACKET_MAPS = {
     "flows": MapShape(LRU_HASH, 40, 104),
     "halfopen": MapShape(LRU_HASH, 40, 104),
     "fragments": MapShape(LRU_HASH, 12, 16),
-    "flow_filter": MapShape(ARRAY, 4, 4),
+    "flow_filter": MapShape(ARRAY, 4, 32),
     "devices": MapShape(HASH, 4, 8),
     "packet_config": MapShape(ARRAY, 4, 128),
     "packet_stats": MapShape(PERCPU_ARRAY, 4, 8),

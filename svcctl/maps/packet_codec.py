@@ -6,13 +6,23 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from svcctl.maps import enums
-from svcctl.maps.packet_layouts import CHECK_FACTORS, FLOW, FLOW_KEY, FlowKey, FlowValue
+from svcctl.maps.packet_layouts import (
+    CHECK_FACTORS,
+    FILTER_BUCKET,
+    FILTER_MARKS,
+    FLOW,
+    FLOW_KEY,
+    FilterBucket,
+    FlowKey,
+    FlowValue,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _KEY_WORDS = Struct("=5Q")
 _VALUE_WORDS = Struct("=6QI")
+_MARKS = Struct(f"={FILTER_MARKS}I")
 _ALL_BITS = (1 << 64) - 1
 
 
@@ -23,11 +33,19 @@ def flow_check(key: FlowKey, value: FlowValue) -> int:
     return (total & _ALL_BITS) >> 32
 
 
-def filter_slot(key: FlowKey) -> int:
-    """Index of a key in `flow_filter`. What it does not name as used lately is not looked for in `halfopen`."""
-    words = _KEY_WORDS.unpack(FLOW_KEY.pack(key))
-    total: int = sum(word * factor for word, factor in zip(words, CHECK_FACTORS, strict=False))
-    return (total & _ALL_BITS) >> 48
+def filter_place(key: bytes) -> tuple[int, int]:
+    """The bucket of a packed key in `flow_filter`, and its mark. What has none is not looked for in `halfopen`."""
+    total: int = sum(
+        word * factor for word, factor in zip(_KEY_WORDS.unpack(key), CHECK_FACTORS, strict=False)
+    )
+    total &= _ALL_BITS
+    return total >> 48, (total ^ total >> 32) & 0xFFFFFFFF | 1
+
+
+def add_mark(bucket: bytes, mark: int) -> bytes:
+    """A packed bucket of `flow_filter` with a mark at its front; the last of a full one is pushed out."""
+    recent = _MARKS.unpack(FILTER_BUCKET.unpack(bucket).recent)
+    return FILTER_BUCKET.pack(FilterBucket(0, _MARKS.pack(mark, *recent[:-1])))
 
 
 def with_check(key: FlowKey, value: FlowValue) -> FlowValue:

@@ -10,8 +10,8 @@ from svcctl.maps.layouts import Layout
 from svcctl.record import Record
 
 ROUTE_SHIFT = 28
-FILTER_SLOTS, FILTER_TIME_SHIFT = 65_536, 30
-"""Entries of `flow_filter`, and the unit of its times: 2**30 ns."""
+FILTER_BUCKETS, FILTER_MARKS = 65_536, 7
+"""Entries of `flow_filter`, and how many keys each has room for."""
 ROUTE_TIME_SHIFT = 20
 """`route_time` counts units of 2**20 ns."""
 
@@ -73,6 +73,13 @@ class FragmentValue(Record):
     seen_ns: int
 
 
+class FilterBucket(Record):
+    """struct svc_filter_bucket: the marks of the keys used last, 32-bit words, the latest first."""
+
+    lock: int
+    recent: bytes
+
+
 class Device(Record):
     """struct svc_device: an attached interface; the key is its index."""
 
@@ -102,6 +109,7 @@ FLOW_KEY = Layout("svc_flow_key", FlowKey, "16s 16s H H B 3s")
 FLOW = Layout("svc_flow", FlowValue, "16s 16s H H I I I I I Q Q Q I I I I B B 6s")
 FRAGMENT_KEY = Layout("svc_fragment_key", FragmentKey, "I I H B B")
 FRAGMENT = Layout("svc_fragment", FragmentValue, "H H I Q")
+FILTER_BUCKET = Layout("svc_filter_bucket", FilterBucket, "I 28s")
 DEVICE = Layout("svc_device", Device, "I I")
 PACKET_CONFIG = Layout("svc_packet_config", PacketConfig, "I I I I I I I I H H I Q 80s")
 
@@ -109,7 +117,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
     "flows": (FLOW_KEY, FLOW),
     "halfopen": (FLOW_KEY, FLOW),
     "fragments": (FRAGMENT_KEY, FRAGMENT),
-    "flow_filter": (None, None),
+    "flow_filter": (None, FILTER_BUCKET),
     "devices": (None, DEVICE),
     "packet_config": (None, PACKET_CONFIG),
     "packet_stats": (None, None),
@@ -118,7 +126,7 @@ MAP_LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {
 }
 """As catalog.LAYOUTS, of the maps of the packet path."""
 
-ALL: tuple[Layout[Any], ...] = (FLOW_KEY, FLOW, FRAGMENT_KEY, FRAGMENT, DEVICE, PACKET_CONFIG)
+ALL: tuple[Layout[Any], ...] = (FLOW_KEY, FLOW, FRAGMENT_KEY, FRAGMENT, FILTER_BUCKET, DEVICE, PACKET_CONFIG)
 
 CHECK_FACTORS = (
     0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F,

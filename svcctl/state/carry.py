@@ -22,7 +22,8 @@ from svcctl.bpf.barrier import rcu_barrier
 from svcctl.bpf.constants import EXIST, LOCK, NOEXIST
 from svcctl.bpf.errors import BpfError
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import FLOW, PACKET_CONFIG
+from svcctl.maps.packet_codec import add_mark, filter_place
+from svcctl.maps.packet_layouts import FILTER_BUCKET, FLOW, PACKET_CONFIG
 from svcctl.maps.service_layouts import AFFINITY, BACKEND, SERVICE_STATS
 from svcctl.state import migrate
 from svcctl.state.programs import load_object
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 PICKS = 8
 """The word that stands for a backend's picks in `add_count` of bpf/copy.bpf.c."""
 _WORDS = SERVICE_STATS.struct
+_EMPTY = bytes(FILTER_BUCKET.size)
 _MOST = (1 << 32) - 1
 
 
@@ -159,12 +161,22 @@ class Flows(Carried):
 
 
 class Filter(Carried):
-    """`flow_filter`: the later time of each slot counts."""
+    """`flow_filter`, made from `halfopen`: a mark for each key."""
+
+    def copy(self) -> None:
+        """One for each that was there when this was made."""
+        buckets: dict[int, bytes] = {}
+        for key in self.copied:
+            number, mark = filter_place(key)
+            buckets[number] = add_mark(buckets.get(number, _EMPTY), mark)
+        keys = b"".join(map(U32.pack, buckets))
+        self.new.update_many(keys, b"".join(buckets.values()), len(buckets))
 
     def _bring(self, now: dict[bytes, bytes]) -> None:
-        for key, data in now.items():
-            if data != self.copied.get(key) and U32.unpack(self.new.lookup(key) or data) <= U32.unpack(data):
-                self.new.update(key, data)
+        for key in now.keys() - self.copied.keys():
+            number, mark = filter_place(key)
+            bucket = self.new.lookup(U32.pack(number), LOCK) or _EMPTY
+            self.new.update(U32.pack(number), add_mark(bucket, mark), LOCK)
 
 
 HOLD_NS = 10_000_000_000
@@ -204,3 +216,4 @@ KINDS: dict[str, type[Carried]] = {
     "halfopen": Flows,
     "flow_filter": Filter,
 }
+"""By the name of the new map. What goes into `flow_filter` is read from `halfopen`."""

@@ -214,7 +214,7 @@ def _swap_all(
         for one in following:
             if not isinstance(one, migrate.CounterCopy):
                 one.add_since()  # so that little is left for after the swap
-        if {"flows", "halfopen"} & fresh.keys() & maps.keys():
+        if {"flows", "halfopen", "flow_filter"} & fresh.keys() & maps.keys():
             from svcctl.state import carry
 
             settings = [maps["packet_config"]]
@@ -224,7 +224,7 @@ def _swap_all(
                 )
             hold = stack.enter_context(carry.holding(settings))
             for one in following:
-                if isinstance(one, carry.Flows):
+                if isinstance(one, (carry.Flows, carry.Filter)):
                     one.add_since()
             hold()
         swap.swap(writer, bring_rest, **fields)

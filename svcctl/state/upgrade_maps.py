@@ -158,9 +158,10 @@ def copy_half(
     """Copy the maps of a half that are made anew; returns those that programs still write, to be closed after use."""
     following: list[Follower] = []
     for name in fresh:
-        if name not in maps or name == catalog.TAILS:
+        source = "halfopen" if name == "flow_filter" else name
+        if source not in maps or name == catalog.TAILS:
             continue
-        old, new = maps[name], loaded.map(name)
+        old, new = maps[source], loaded.map(name)
         one = _follower(name, old, new)
         if one is not None:
             following.append(one)
@@ -184,5 +185,5 @@ def _follower(name: str, old: Map, new: Map) -> Follower | None:
         from svcctl.state import carry
 
         kind = carry.KINDS.get(name)
-        return None if kind is None else kind(name, old, new)
+        return None if kind is None else kind("halfopen" if name == "flow_filter" else name, old, new)
     return None

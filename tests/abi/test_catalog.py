@@ -67,7 +67,7 @@ TYPES = {
     "flows": ("struct svc_flow_key", "struct svc_flow"),
     "halfopen": ("struct svc_flow_key", "struct svc_flow"),
     "fragments": ("struct svc_fragment_key", "struct svc_fragment"),
-    "flow_filter": ("__u32", "__u32"),
+    "flow_filter": ("__u32", "struct svc_filter_bucket"),
     "devices": ("__u32", "struct svc_device"),
     "source_ranges": ("struct svc_range_key", "__u32"),
     "packet_config": ("__u32", "struct svc_packet_config"),

@@ -116,8 +116,8 @@ CONSTANTS = {
     "SVC_FRONTEND_CHECK_SHIFT": service_layouts.FRONTEND_CHECK_SHIFT,
     "SVC_ROUTE_SHIFT": packet_layouts.ROUTE_SHIFT,
     "SVC_MEMBER_RESTS": service_layouts.MEMBER_RESTS,
-    "SVC_FILTER_SLOTS": packet_layouts.FILTER_SLOTS,
-    "SVC_FILTER_TIME_SHIFT": packet_layouts.FILTER_TIME_SHIFT,
+    "SVC_FILTER_BUCKETS": packet_layouts.FILTER_BUCKETS,
+    "SVC_FILTER_MARKS": packet_layouts.FILTER_MARKS,
     **{f"SVC_FLOW_CHECK_{n}": factor for n, factor in enumerate(packet_layouts.CHECK_FACTORS)},
     **{f"SVC_CHECK_{n}": factor for n, factor in enumerate(layouts.CHECK_FACTORS)},
 }

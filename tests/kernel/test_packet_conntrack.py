@@ -41,7 +41,7 @@ import pytest
 
 from svcctl.maps import enums, packet_codec
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, FlowKey, FlowValue
+from svcctl.maps.packet_layouts import FILTER_BUCKET, FILTER_MARKS, FLOW, FLOW_KEY, FlowKey, FlowValue
 from svcctl.model.conntrack import Timeouts, expired, idle_limit_ms
 from svcctl.model.constants import TCP, UDP
 from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
@@ -298,8 +298,47 @@ def test_a_flood_evicts_only_its_like(world: World) -> None:
                 path.program("to_workload").test_run(b"", bytes(answer))
         assert path.event("opened") == flood + len(idle)
         assert path.table("flows").keys() == kept.keys()
+        _filter_is_right(path)
         for port in idle:
             assert lab.out(port=port).destination == BACKEND
+
+
+def _filter_is_right(path: PacketPath) -> None:
+    """It names all of `halfopen`, and after so many flows nearly nothing else: what is not ours is let by at a look."""
+    marks = path.map("flow_filter")
+
+    def is_named(key: bytes) -> bool:
+        bucket, mark = packet_codec.filter_place(key)
+        recent = FILTER_BUCKET.unpack(marks.lookup(U32.pack(bucket)) or b"").recent
+        return mark in struct.unpack(f"={FILTER_MARKS}I", recent)
+
+    assert all(is_named(FLOW_KEY.pack(key)) for key in path.table("halfopen"))
+    rng = random.Random(1)
+    assert sum(is_named(rng.randbytes(FLOW_KEY.size)) for _ in range(2000)) < 20
+
+
+def test_a_crowded_bucket(lab: Lab) -> None:
+    """What is used now and then stays in the filter, however many others come; what is idle begins anew, as evicted."""
+    lab.path.configure(Timeouts(*[2**31] * 7))
+    bucket, _ = packet_codec.filter_place(FLOW_KEY.pack(key(TCP)))
+    marks = lab.path.map("flow_filter")
+
+    def crowd(count: int) -> None:
+        for number in range(count):
+            have = marks.lookup(U32.pack(bucket)) or b""
+            marks.update(U32.pack(bucket), packet_codec.add_mark(have, number * 2 + 1))
+
+    lab.out(flags="S")
+    for _ in range(20):
+        crowd(FILTER_MARKS - 1)
+        rewrite(lab.path, "halfopen", key(TCP), seen_ns=1)
+        assert lab.out(flags="S").destination == BACKEND
+    assert lab.path.table("halfopen")[key(TCP)].seen_ns > 1
+    crowd(FILTER_MARKS)
+    rewrite(lab.path, "halfopen", key(TCP), seen_ns=1)
+    assert lab.out(flags="S").destination == BACKEND
+    assert lab.path.table("halfopen")[key(TCP)].seen_ns == 1
+    assert lab.path.event("opened") == 1
 
 
 def test_an_acknowledgement_must_fit(lab: Lab) -> None:

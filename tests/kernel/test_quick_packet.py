@@ -70,6 +70,9 @@ OUTSIDE: dict[int, str] = {AF_INET: "10.99.0.1", AF_INET6: "fd00:99::1"}
     "to_workload: helper map_update_elem", "to_workload: helper skb_load_bytes",
     "to_workload: helper skb_pull_data", "to_workload: helper skb_store_bytes",
     "to_workload: helper tail_call", "to_workload: map array", "to_workload: map lru_hash",
+    "from_outside: helper spin_lock", "from_outside: helper spin_unlock", "from_workload: helper spin_lock",
+    "from_workload: helper spin_unlock", "open_flow: helper spin_lock", "open_flow: helper spin_unlock",
+    "to_workload: helper spin_lock", "to_workload: helper spin_unlock",
     "to_workload: map percpu_array", "to_workload: map prog_array", "to_workload: tc",
 )  # fmt: skip
 def test_every_program(world: World) -> None:

@@ -12,7 +12,16 @@ import pytest
 from svcctl.bpf.map import Map
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, PACKET_CONFIG, FlowKey, FlowValue
+from svcctl.maps.packet_codec import filter_place
+from svcctl.maps.packet_layouts import (
+    FILTER_BUCKET,
+    FILTER_MARKS,
+    FLOW,
+    FLOW_KEY,
+    PACKET_CONFIG,
+    FlowKey,
+    FlowValue,
+)
 from svcctl.state import carry, swap
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
@@ -205,6 +214,31 @@ def _bring(old: Map, new: Map) -> None:
     assert have() == wanted
     copied.add_since()
     assert have() == wanted
+
+
+def test_a_filter_is_made_from_what_it_is_for(world: World) -> None:
+    """Each key of `halfopen` that there was, and each that came later, beside what programs wrote meanwhile."""
+    keys = [FLOW_KEY.pack(FlowKey(bytes(16), bytes(16), number, 80, 6)) for number in range(1, 40)]
+    svc("load", "--no-dispatcher")
+    with pods(1):
+        svc("attach", "dev", "pod1", "--role", "workload", *SMALL)
+        with (
+            open_reader(Place(HERE)) as reader,
+            Map.open_id(reader.map("halfopen").info.id) as old,
+            Map.open_id(reader.map("flow_filter").info.id) as new,
+        ):
+            for key in keys[:20]:
+                old.update(key, bytes(FLOW.size))
+            copied = carry.Filter("halfopen", old, new)
+            copied.copy()
+            for key in keys[20:]:
+                old.update(key, bytes(FLOW.size))
+            copied.add_since()
+            copied.add_since()
+            for key in keys:
+                bucket, mark = filter_place(key)
+                marks = FILTER_BUCKET.unpack(new.lookup(U32.pack(bucket)) or b"")
+                assert mark in struct.unpack(f"={FILTER_MARKS}I", marks.recent)
 
 
 def test_a_hold_ends_by_itself(talk: Talk) -> None:

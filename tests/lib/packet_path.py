@@ -6,7 +6,6 @@ import contextlib
 import os
 import struct
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from svcctl.maps import catalog, enums, packet_codec
 from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import (
     DEVICE,
-    FILTER_TIME_SHIFT,
     FLOW,
     FLOW_KEY,
     PACKET_CONFIG,
@@ -115,8 +113,9 @@ class PacketPath:
     def put(self, table: str, key: FlowKey, value: FlowValue) -> None:
         """Write an entry, and to the filter that there is one."""
         self.map(table).update(FLOW_KEY.pack(key), FLOW.pack(value))
-        unit = (time.monotonic_ns() >> FILTER_TIME_SHIFT) + 1
-        self.map("flow_filter").update(U32.pack(packet_codec.filter_slot(key)), U32.pack(unit))
+        bucket, mark = packet_codec.filter_place(FLOW_KEY.pack(key))
+        marks = self.map("flow_filter").lookup(U32.pack(bucket)) or b""
+        self.map("flow_filter").update(U32.pack(bucket), packet_codec.add_mark(marks, mark))
 
     def forget(self) -> None:
         """Empty both flow maps."""
