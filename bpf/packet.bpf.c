@@ -16,6 +16,9 @@
  * and is left alone. Of IPv4's fragments those after the first follow it; those
  * of IPv6, extension headers and other protocols are left alone, too.
  *
+ * A service is of TCP or UDP, so that nothing translates an echo request to its
+ * address; where all of an address is a service's, it is refused like other ports.
+ *
  * What is not of a service is passed on to others' programs as it came, and costs
  * as little as can be: a new connection one look-up among the frontends, TCP one
  * among the flows, UDP one in each. An ICMP error costs more.
@@ -281,7 +284,8 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 	int kind = parse(skb, &p), half = 0;
 	__u64 now = 0;
 
-	if (kind == PACKET_OTHER || !conf)
+	if (kind == PACKET_OTHER || !conf ||
+	    (kind == PACKET_ECHO && hook != FROM_WORKLOAD))
 		return TC_ACT_UNSPEC;
 	if (kind == PACKET_ERROR) {
 		bpf_tail_call(skb, &tails,
@@ -294,7 +298,8 @@ static __always_inline int handle(struct __sk_buff *skb, enum hook hook)
 		return TC_ACT_UNSPEC;
 
 	/* A new connection is a service's or nobody's. */
-	if (hook == FROM_WORKLOAD && opens_tcp(&p) && !is_frontend(&p))
+	if (hook == FROM_WORKLOAD &&
+	    (kind == PACKET_ECHO || (opens_tcp(&p) && !is_frontend(&p))))
 		return nobodys(skb, &p);
 	entry = READ_FLOW(flows, &p.key, &flow);
 	if (!entry && may_be_recent(&p.key)) {
@@ -419,8 +424,10 @@ SEC("tc")
 int answer(struct __sk_buff *skb)
 {
 	struct packet p = {};
+	int kind = parse(skb, &p);
 
-	if (parse(skb, &p) != PACKET_FLOW || p.fragment == FRAGMENT_LATER)
+	if ((kind != PACKET_FLOW && kind != PACKET_ECHO) ||
+	    p.fragment == FRAGMENT_LATER)
 		return TC_ACT_SHOT;
 	if (p.key.protocol == IPPROTO_TCP)
 		return answer_reset(skb, &p);

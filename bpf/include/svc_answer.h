@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Answers that are made here of the packet itself: a RST to TCP, an ICMP port
- * unreachable to UDP. Each goes out of the interface the packet came in by, from
+ * unreachable to anything else. Each goes out of the interface the packet came in by, from
  * the address it was sent to.
  */
 #ifndef SVC_ANSWER_H

@@ -36,6 +36,7 @@ enum packet_kind {
 	PACKET_OTHER, /* none of ours: as if we were not there */
 	PACKET_FLOW,
 	PACKET_ERROR, /* ICMP, about another packet that it quotes */
+	PACKET_ECHO, /* ICMP, a request */
 };
 
 enum packet_fragment {
@@ -229,7 +230,9 @@ static __always_inline int parse4(struct __sk_buff *skb, struct packet *p)
 	if (p->key.protocol != IPPROTO_ICMP || fragment & 0x3fff ||
 	    bpf_skb_load_bytes(skb, p->l4, &type, 1))
 		return PACKET_OTHER;
-	return is_error4(type) ? PACKET_ERROR : PACKET_OTHER;
+	return is_error4(type) ? PACKET_ERROR :
+	       type == 8       ? PACKET_ECHO :
+				 PACKET_OTHER;
 }
 
 static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
@@ -259,7 +262,9 @@ static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
 	if (p->key.protocol != IPPROTO_ICMPV6 ||
 	    bpf_skb_load_bytes(skb, p->l4, &type, 1))
 		return PACKET_OTHER;
-	return is_error6(type) ? PACKET_ERROR : PACKET_OTHER;
+	return is_error6(type) ? PACKET_ERROR :
+	       type == 128     ? PACKET_ECHO :
+				 PACKET_OTHER;
 }
 
 /* Fills a packet that is all zeros. */

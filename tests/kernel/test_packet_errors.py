@@ -19,6 +19,8 @@ from tests.lib.frames import (
     TCP,
     UDP,
     ICMPv6DestUnreach,
+    ICMPv6EchoReply,
+    ICMPv6EchoRequest,
     ICMPv6PacketTooBig,
     IPOption_NOP,
     IPv6,
@@ -30,6 +32,7 @@ from tests.lib.frames import (
 )  # fmt: skip
 from tests.lib.packet_path import PASS, REDIRECT, PacketPath, packet_path, serviced
 from tests.lib.pods import batch, pods
+from tests.lib.svc import svc
 from tests.lib.world import World
 
 CLIENT, BACKEND, ROUTER = "10.244.0.1", "10.244.0.2", "192.0.2.1"
@@ -137,6 +140,40 @@ def test_other_icmp_is_not_touched(path: PacketPath) -> None:
         for program in ("from_workload", "to_workload", "from_outside"):
             assert path.run(program, frame) == (PASS, frame)
     assert path.event("icmp") == 0
+
+
+def test_echo_to_a_service(path: PacketPath) -> None:
+    """No service is of ICMP, so it goes its way; where a service has all of its address, it is refused like any port."""
+    svc(
+        "service",
+        "add",
+        "all",
+        "--block",
+        *(f"--frontend={vip}:80/tcp" for vip in ("10.96.0.12", "[fd96::2]")),
+    )
+    for family, client, vip in ((4, CLIENT, "10.96.0.12"), (6, CLIENT6, "fd96::2")):
+        for size in (0, 56):
+            if family == 4:
+                request = ether(IP(src=client, dst=vip), ICMP(type=8, id=7, seq=9), Raw(bytes(size)))
+                answer = ether(IP(src=vip, dst=client), ICMP(type=0, id=7, seq=9), Raw(bytes(size)))
+            else:
+                request = ether(IPv6(src=client, dst=vip), ICMPv6EchoRequest(id=7, seq=9), Raw(bytes(size)))
+                answer = ether(IPv6(src=vip, dst=client), ICMPv6EchoReply(id=7, seq=9), Raw(bytes(size)))
+            verdict, out = path.run("from_workload", request)
+            check(out)
+            ip = read(out).getlayer(1)
+            assert (verdict, ip.src, ip.dst) == (REDIRECT, vip, client)
+            error = ip[ICMP] if family == 4 else ip[ICMPv6DestUnreach]
+            assert (error.type, error.code) == ((3, 3) if family == 4 else (1, 4))
+            header = 20 if family == 4 else 40
+            quote = request[14 : 14 + header + 8]
+            assert out[14 + header + 8 :][: len(quote)] == quote
+            # What is sent to the service is not what comes from it, and is judged where it is sent.
+            assert path.run("from_workload", answer) == (PASS, answer)
+            for program in ("to_workload", "from_outside"):
+                assert path.run(program, request) == (PASS, request)
+    assert path.drops("blocked") == 4
+    assert path.event("rejected") == 4
 
 
 def test_answers(path: PacketPath) -> None:

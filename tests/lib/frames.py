@@ -7,12 +7,20 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Any
 
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
-from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, IPv6, IPv6ExtHdrHopByHop
+from scapy.layers.inet6 import (
+    ICMPv6DestUnreach,
+    ICMPv6EchoReply,
+    ICMPv6EchoRequest,
+    ICMPv6PacketTooBig,
+    IPv6,
+    IPv6ExtHdrHopByHop,
+)
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 __all__ = [
-    "ICMP", "IP", "TCP", "UDP", "Dot1Q", "Ether", "ICMPv6DestUnreach", "ICMPv6PacketTooBig", "IPOption_NOP",
+    "ICMP", "IP", "TCP", "UDP", "Dot1Q", "Ether", "ICMPv6DestUnreach", "ICMPv6EchoReply", "ICMPv6EchoRequest",
+    "ICMPv6PacketTooBig", "IPOption_NOP",
     "IPv6", "IPv6ExtHdrHopByHop", "Packet", "Raw", "addresses", "check", "ether", "flow", "mapped", "read",
 ]  # fmt: skip
 
