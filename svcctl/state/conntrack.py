@@ -6,15 +6,18 @@ when a packet meets it; here it is judged by the same rules (model/conntrack.py)
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from svcctl.bpf.constants import EXIST
+from svcctl.bpf.errors import BpfError
 from svcctl.maps import catalog, enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.packet_codec import is_whole, other_key, other_value
 from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, PACKET_CONFIG
 from svcctl.model.conntrack import Timeouts, expired, idle_limit_ms, state_name
-from svcctl.model.constants import PROTOCOL_NAMES
+from svcctl.model.constants import PROTOCOL_NAMES, TCP
 from svcctl.model.prefix import covers, format_host_port
 from svcctl.record import Record
 from svcctl.state.remembered import Names
@@ -169,6 +172,8 @@ def _row(names: Names, timeouts: Timeouts, flow: Flow, now: int) -> FlowRow:
     flags = [text for bit, text in _FLAGS if value.kind & bit]
     if flow.reply is None or len(flow.keys) == 1:
         flags.append("half")
+    if is_marked(flow):
+        flags.append("reset")
     return FlowRow(
         PROTOCOL_NAMES.get(key.protocol, str(key.protocol)),
         round(expires, 3),
@@ -206,6 +211,30 @@ def flush(writer: Writer, flows: list[Flow]) -> None:
     """Forget flows, both directions of each. Inside `changing()`."""
     keys = b"".join(key for flow in flows for key in flow.keys)
     _delete(writer, keys)
+
+
+def can_reset(flow: Flow) -> bool:
+    """Whether there is somebody to be reset, and the entry that his next packet meets."""
+    return flow.key.protocol == TCP and FLOW_KEY.pack(flow.key) in flow.keys
+
+
+def is_marked(flow: Flow) -> bool:
+    """Whether the client is to be reset already."""
+    return bool(flow.value.seen & enums.SEEN_RESET)
+
+
+def mark_reset(writer: Writer, flows: list[Flow]) -> None:
+    """Have the client's next packet answered with a RST. Inside `changing()`.
+
+    Nothing but that bit counts in such an entry, so it does not matter what a program notes in it meanwhile.
+    """
+    for flow in flows:
+        table = writer.map("flows" if flow.answered else "halfopen")
+        key = FLOW_KEY.pack(flow.key)
+        value = FLOW.unpack(table.lookup(key) or bytes(FLOW.size))
+        if is_whole(flow.key, value):
+            with contextlib.suppress(BpfError):  # gone just now
+                table.update(key, FLOW.pack(value._replace(seen=value.seen | enums.SEEN_RESET)), EXIST)
 
 
 def sweep(writer: Writer, flows: list[Flow]) -> int:

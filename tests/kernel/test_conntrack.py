@@ -140,6 +140,26 @@ def test_flushing(cluster: Cluster) -> None:
     svc("check")
 
 
+@pytest.mark.parametrize("family", [AF_INET, AF_INET6], ids=("v4", "v6"))
+def test_flushing_with_a_reset(cluster: Cluster, family: int) -> None:
+    """TCP is told at its next packet, and its entry goes like any that was reset; UDP has nothing to be told."""
+    with contextlib.ExitStack() as stack:
+        one = connected(stack, cluster, family)
+        asked(stack, cluster, family)
+        assert_one_error(svc("conntrack", "--reset", code=None), codes=(2,))
+        words = ("conntrack", "flush", "--all", "--reset")
+        assert svc(*words, "--dry-run").out == "would delete 1 flow\nwould mark for a reset 1 flow\n"
+        assert [row["flags"] for row in listed()] == [[], []]
+        assert svc(*words).out == "deleted 1 flow\nmarked for a reset 1 flow\n"
+        assert svc(*words).out == "unchanged 0 flows\n"
+        assert [(row["state"], row["flags"]) for row in listed()] == [("established", ["reset"])]
+        one.sendall(b"more")
+        with pytest.raises(ConnectionResetError):
+            one.recv(1)
+        assert [row["state"] for row in listed()] == ["reset"]
+    assert svc("check").out == "no problems found\n"
+
+
 def test_expired_flows_go_with_gc(cluster: Cluster) -> None:
     with contextlib.ExitStack() as stack:
         connected(stack, cluster, AF_INET)

@@ -8,7 +8,7 @@ from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import PREFIX, PROTOCOL, Word
 from svcctl.cli.service_params import SERVICE
 from svcctl.errors import UsageProblem
-from svcctl.render.changes import DELETED, UNCHANGED, Change
+from svcctl.render.changes import CHANGED, DELETED, UNCHANGED, Change
 from svcctl.render.records import Column
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ COLUMNS = (
     examples=(
         "svcctl conntrack --service web",
         "svcctl conntrack --source 10.244.0.0/24 --protocol tcp -o json",
-        "svcctl conntrack flush --backend 10.1.2.3",
+        "svcctl conntrack flush --backend 10.1.2.3 --reset",
     ),
     exits=(0, 2, 3, 4, 7, 9),
 )
@@ -58,6 +58,7 @@ COLUMNS = (
 @option("--backend", type=PREFIX, metavar="PREFIX", help="Only flows that go to such a backend.")
 @option("--protocol", type=PROTOCOL, metavar="PROTOCOL", help="Only tcp or udp.")
 @option("--all", "everything", is_flag=True, help="With flush: every flow.")
+@option("--reset", is_flag=True, help="With flush: keep TCP flows until a RST has told their clients.")
 def command(
     env: Env,
     action: str | None,
@@ -67,6 +68,7 @@ def command(
     backend: Prefix | None,
     protocol: int | None,
     everything: bool,
+    reset: bool,
 ) -> None:
     """List the flows that the packet path translates, as 'conntrack -L' lists the kernel's own, or forget some.
 
@@ -74,18 +76,20 @@ def command(
     EXPIRES is in seconds, from the last packet on. STATE: syn-sent, syn-received, established, client-closed,
     backend-closed, closed, reset; of UDP unreplied, replied; expired ones count no more and go with 'gc'.
     FLAGS (-o wide): self, the client is the backend; local, chosen from the backends of this node; other-port, the
-    client's port was taken; one-sided, replies go another way; half, one direction was evicted.
+    client's port was taken; one-sided, replies go another way; half, one direction was evicted; reset, the client's
+    next packet is answered with a RST.
 
-    A flushed TCP connection breaks; a UDP client gets another backend with its next datagram.
+    A flushed TCP connection breaks: the client hears nothing more, or with --reset a RST as soon as it sends
+    something. A UDP client gets another backend with its next datagram.
     """
     from svcctl.state.conntrack import FlowFilter
 
     wanted = FlowFilter(service, source, destination, backend, protocol)
     if action == "flush":
-        _flush(env, wanted, everything)
+        _flush(env, wanted, everything, reset)
         return
-    if everything or env.dry_run:
-        raise UsageProblem("conntrack: --all and --dry-run go with flush")
+    if everything or reset or env.dry_run:
+        raise UsageProblem("conntrack: --all, --reset and --dry-run go with flush")
     from svcctl.cli.access import reading
     from svcctl.state.conntrack import list_flows
 
@@ -99,10 +103,10 @@ def command(
     env.emit("conntrack", rows, COLUMNS, name=lambda row: f"{row[3]}>{row[4]}/{row[0]}")
 
 
-def _flush(env: Env, wanted: FlowFilter, everything: bool) -> None:
-    """Forget what is meant."""
+def _flush(env: Env, wanted: FlowFilter, everything: bool, reset: bool) -> None:
+    """Forget what is meant, or have it reset."""
     from svcctl.cli.access import planning
-    from svcctl.state.conntrack import find, flush
+    from svcctl.state.conntrack import can_reset, find, flush, is_marked, mark_reset
 
     if wanted.is_empty and not everything:
         raise UsageProblem(
@@ -110,10 +114,19 @@ def _flush(env: Env, wanted: FlowFilter, everything: bool) -> None:
             hint="--service, --source, ... choose some; --all means all",
         )
     with planning(env) as (state, writer):
-        flows = find(state, wanted)
-        if writer is not None and flows:
+        found = find(state, wanted)
+        flows = [flow for flow in found if not (reset and can_reset(flow))]
+        marked = [flow for flow in found if reset and can_reset(flow) and not is_marked(flow)]
+        if writer is not None and (flows or marked):
             with writer.changing():
+                mark_reset(writer, marked)
                 flush(writer, flows)
-    text = f"{len(flows)} {'flow' if len(flows) == 1 else 'flows'}"
-    action = DELETED if flows else UNCHANGED
-    env.emit_changes([Change(action, "flow", text, fields={"flows": len(flows)})])
+    changes = [_change(DELETED, len(flows))] if flows else []
+    if marked:
+        changes.append(_change(CHANGED, len(marked), ("marked for a reset", "mark for a reset")))
+    env.emit_changes(changes or [_change(UNCHANGED, 0)])
+
+
+def _change(action: str, count: int, words: tuple[str, str] | None = None) -> Change:
+    text = f"{count} {'flow' if count == 1 else 'flows'}"
+    return Change(action, "flow", text, fields={"flows": count}, words=words)
