@@ -61,6 +61,10 @@ class Picture(NamedTuple):
     """The prefixes within which addresses of the node serve node ports; none: all do."""
     has_packets: bool = False
     rules: tuple[tuple[str, str], ...] = ()
+    timeouts: dict[str, float] | None = None
+    """Seconds a flow may be idle, by name; None without a packet path, unless somebody has set some for it."""
+    events: dict[str, int] | None = None
+    """What the packet path has counted; None without one."""
 
 
 class Other(NamedTuple):
@@ -84,7 +88,13 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     rows = destination_rows(state, label)
     bindings = None
     services, settings, fault, nets = None, None, None, []
-    has_services = state.has_half(catalog.BALANCER)
+    has_services, has_packets = (state.has_half(half) for half in (catalog.BALANCER, catalog.PACKETS))
+    meta = state.meta()
+    timeouts = None
+    if has_packets or any(meta.idle_ms):
+        from svcctl.state.packet_settings import config_of, timeouts_of
+
+        timeouts = timeouts_of(config_of(state))
     if has_services:
         from svcctl.state.balancer_settings import read_settings
         from svcctl.state.condition import fault as fault_of
@@ -102,7 +112,7 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     return Picture(
         path=state.path,
         inode=inode,
-        meta=state.meta(),
+        meta=meta,
         hosts=used.get("exact", 0),
         prefixes=used.get("bindings", 0),
         bindings=bindings,
@@ -114,8 +124,10 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         settings=settings,
         fault=fault,
         node_port_nets=tuple(nets),
-        has_packets=state.has_half(catalog.PACKETS),
+        has_packets=has_packets,
         rules=_rules(state),
+        timeouts=timeouts,
+        events=counters.packet_events(state) if has_packets else None,
     )
 
 

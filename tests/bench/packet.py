@@ -33,7 +33,8 @@ ROUNDS, MILLISECONDS = 12, 150
 QUIET = 3
 """What else the machine does only takes away, in some rounds more than in others: the third best is compared."""
 NODE, CLIENT, SERVER = "169.254.1.1", "10.244.0.1", "10.244.0.2"
-PORT, ADDRESS, ADDRESS_PORT = 8080, "10.96.0.1", 80
+NODE6, CLIENT6, SERVER6 = "fe80::1", "fd00:244::1", "fd00:244::2"
+PORT, ADDRESS, ADDRESS_PORT, ADDRESS6 = 8080, "10.96.0.1", 80, "fd96::1"
 GOAL = 3.0
 """Per cent of the direct way that may be lost: at least 0.97 of it."""
 TOOLS = ("nft", "iptables-restore", "nsenter", "ip")
@@ -55,6 +56,7 @@ class Way(NamedTuple):
     title: str
     kind: str
     count: int
+    v6: bool = False
 
 
 WAYS = (
@@ -65,6 +67,8 @@ WAYS = (
         for kind in ("svcctl", "nftables", "iptables")
     ),
     Way("again", "direct, the other time", "direct", 0),
+    Way("direct6", "direct, IPv6", "direct", 0, True),
+    Way("svcctl6", "svcctl, IPv6, 1,000 services", "svcctl", 1_000, True),
 )
 
 
@@ -90,7 +94,7 @@ def measure(report: Report) -> None:
             _report(report, mode, what, {way: found[way, mode] for way in WAYS})
         _growth(report, found)
         with _inside(last.node):
-            measure_unserved(report, "right after all these connections", f"{last.node}c", goal=False)
+            measure_unserved(report, "right after all these connections", f"{last.node}c", goal=True)
 
 
 def _report(report: Report, mode: str, what: str, found: dict[Way, list[Took]]) -> None:
@@ -100,10 +104,12 @@ def _report(report: Report, mode: str, what: str, found: dict[Way, list[Took]]) 
     )
     unit = 1e9 / 8 if mode == "bulk" else 1
     shown = (lambda rate: f"{rate / unit:.1f} Gbit/s") if mode == "bulk" else (lambda rate: f"{rate:,.0f} /s")
-    direct = _quiet(found[WAYS[0]])
-    middle = statistics.median(took.rate for took in found[WAYS[0]])
     for way in WAYS[1:]:
-        here = _quiet(found[way])
+        peer = next(one for one in WAYS if one.kind == "direct" and one.v6 == way.v6)
+        if way is peer:
+            continue
+        direct, here = _quiet(found[peer]), _quiet(found[way])
+        middle = statistics.median(took.rate for took in found[peer])
         share = statistics.median(took.rate for took in found[way]) / middle
         beside = f"direct {shown(direct.rate)}: {here.rate / direct.rate:.3f} of it, medians {share:.3f}"
         if mode != "bulk":
@@ -129,7 +135,7 @@ def _growth(report: Report, found: dict[tuple[Way, str], list[Took]]) -> None:
         few, many = (
             _quiet(found[way, "connect"])
             for way in WAYS
-            if way.kind == kind and way.count in (SIZES[0], SIZES[-1])
+            if way.kind == kind and way.count in (SIZES[0], SIZES[-1]) and not way.v6
         )
         report.add(
             Figure(
@@ -166,7 +172,8 @@ def _rounds(program: str) -> dict[tuple[Way, str], list[Took]]:
 
 
 def _pair(program: str, mode: str, way: Way) -> Took:
-    to = (SERVER, PORT) if way.kind == "direct" else (ADDRESS, ADDRESS_PORT)
+    server, address = (SERVER6, ADDRESS6) if way.v6 else (SERVER, ADDRESS)
+    to = (server, PORT) if way.kind == "direct" else (address, ADDRESS_PORT)
     words = (
         mode, f"/run/netns/{way.node}-c", f"/run/netns/{way.node}-s", PORT, *to, MILLISECONDS,
         max(os.sched_getaffinity(0)),
@@ -209,11 +216,12 @@ def _node(way: Way) -> Iterator[None]:
     batch(["ip", "-batch", "-"], input="".join(f"netns add {name}\n" for name in names))
     try:
         lines = ["link set lo up"]
-        for pod, address in (("c", CLIENT), ("s", SERVER)):
+        for pod, address, address6 in (("c", CLIENT, CLIENT6), ("s", SERVER, SERVER6)):
             device = f"{node}{pod}"
             inside = [
                 "link set lo up", f"addr add {address}/32 dev eth0", "link set eth0 up",
                 f"route add default via {NODE} dev eth0 onlink",
+                f"addr add {address6}/128 dev eth0 nodad", f"route add default via {NODE6} dev eth0",
             ]  # fmt: skip
             batch(
                 ["ip", "-batch", "-"],
@@ -224,13 +232,16 @@ def _node(way: Way) -> Iterator[None]:
                 f"addr add {NODE}/32 dev {device}",
                 f"link set {device} up",
                 f"route add {address}/32 dev {device}",
+                f"addr add {NODE6}/64 dev {device} nodad",
+                f"route add {address6}/128 dev {device}",
             ]
         batch(["ip", "-n", node, "-batch", "-"], input="\n".join(lines) + "\n")
         for name, setting, value in (
-            (node, "ip_forward", "1"),
-            (f"{node}-c", "ip_local_port_range", "1024 65000"),
+            (node, "ipv4/ip_forward", "1"),
+            (node, "ipv6/conf/all/forwarding", "1"),
+            (f"{node}-c", "ipv4/ip_local_port_range", "1024 65000"),
         ):
-            with _inside(name), open(f"/proc/sys/net/ipv4/{setting}", "w", encoding="ascii") as file:
+            with _inside(name), open(f"/proc/sys/net/{setting}", "w", encoding="ascii") as file:
                 file.write(value)
         yield
     finally:
@@ -248,7 +259,8 @@ def _svcctl(way: Way) -> Iterator[None]:
             quietly("attach", "dev", f"{way.node}*", "--role", "workload", *sizes)
             balancer = Balancer("")
             balancer.fill(way.count - 1)
-            balancer.add("web", ADDRESS, [f"{SERVER}:{PORT}"], affinity=0)
+            web = (f"[{ADDRESS6}]", f"[{SERVER6}]") if way.v6 else (ADDRESS, SERVER)
+            balancer.add("web", web[0], [f"{web[1]}:{PORT}"], affinity=0)
         yield
     finally:
         with _inside(way.node):

@@ -29,6 +29,17 @@ enum { MOST = 1 << 20, PIECE = 1 << 18 };
 static unsigned took[MOST];
 static char piece[PIECE];
 
+/* An address of either family, as the system calls take it. */
+struct place {
+	int family;
+	socklen_t length;
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} at;
+};
+
 static long long now(void)
 {
 	struct timespec t;
@@ -44,25 +55,42 @@ static int check(int result, const char *what)
 	return result;
 }
 
-static int tcp_in(const char *namespace)
+/* NULL: any of that family. */
+static struct place place(int family, const char *address, const char *port)
+{
+	struct place made = { family, sizeof(made.at.v4), { { 0 } } };
+	void *bytes = &made.at.v4.sin_addr;
+
+	if (family == AF_INET6) {
+		made.length = sizeof(made.at.v6);
+		bytes = &made.at.v6.sin6_addr;
+	}
+	made.at.any.sa_family = family;
+	made.at.v4.sin_port = htons(atoi(port)); /* where IPv6 has it, too */
+	if (address && inet_pton(family, address, bytes) != 1)
+		errx(2, "%s", address);
+	return made;
+}
+
+static int tcp_in(const char *namespace, int family)
 {
 	int fd = check(open(namespace, O_RDONLY | O_CLOEXEC), namespace), one = 1;
 
 	check(setns(fd, CLONE_NEWNET), "setns");
 	close(fd);
-	fd = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
+	fd = check(socket(family, SOCK_STREAM, 0), "socket");
 	check(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)), "TCP_NODELAY");
 	return fd;
 }
 
-static int connected(const struct sockaddr_in *to)
+static int connected(const struct place *to)
 {
 	struct linger reset = { 1, 0 };
-	int one = 1, fd = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
+	int one = 1, fd = check(socket(to->family, SOCK_STREAM, 0), "socket");
 
 	check(setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), "SO_LINGER");
 	check(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)), "TCP_NODELAY");
-	check(connect(fd, (const void *)to, sizeof(*to)), "connect");
+	check(connect(fd, &to->at.any, to->length), "connect");
 	return fd;
 }
 
@@ -100,7 +128,7 @@ static int rising(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-	struct sockaddr_in here = { .sin_family = AF_INET }, to = { .sin_family = AF_INET };
+	struct place here, to;
 	int bulk, anew, listener, fd = -1, one = 1, count = 0;
 	unsigned long long all = 0;
 	long long began, end, last;
@@ -114,10 +142,11 @@ int main(int argc, char **argv)
 	CPU_ZERO(&cpus);
 	CPU_SET(atoi(argv[8]), &cpus);
 	check(sched_setaffinity(0, sizeof(cpus), &cpus), "sched_setaffinity");
-	listener = tcp_in(argv[3]);
-	here.sin_port = htons(atoi(argv[4]));
+	to = place(strchr(argv[5], ':') ? AF_INET6 : AF_INET, argv[5], argv[6]);
+	here = place(to.family, NULL, argv[4]);
+	listener = tcp_in(argv[3], here.family);
 	check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), "SO_REUSEADDR");
-	check(bind(listener, (void *)&here, sizeof(here)), "bind");
+	check(bind(listener, &here.at.any, here.length), "bind");
 	check(listen(listener, 128), "listen");
 	server = check(fork(), "fork");
 	if (!server) {
@@ -125,10 +154,7 @@ int main(int argc, char **argv)
 		signal(SIGPIPE, SIG_IGN);
 		serve(listener, bulk);
 	}
-	close(tcp_in(argv[2]));
-	to.sin_port = htons(atoi(argv[6]));
-	if (inet_pton(AF_INET, argv[5], &to.sin_addr) != 1)
-		errx(2, "%s", argv[5]);
+	close(tcp_in(argv[2], to.family));
 	if (!anew) {
 		fd = connected(&to);
 		if (!bulk)

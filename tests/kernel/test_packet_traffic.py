@@ -14,7 +14,7 @@ import pytest
 from svcctl.maps import enums
 from tests.lib.balanced import inside
 from tests.lib.cluster import FAMILIES, Cluster, ask, both, conversation, talk
-from tests.lib.pods import batch, place, setting
+from tests.lib.pods import GATEWAY, batch, place, setting
 from tests.lib.svc import svc
 
 IP_RECVERR, IP_RECVTTL = 11, 12
@@ -66,6 +66,29 @@ def test_backend_on_the_node(cluster: Cluster, family: int) -> None:
         tcp.listen()
         talk(cluster.pods[0], tcp, vip, family)
         ask(cluster.pods[0], udp, vip, family)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_server_of_all_addresses_on_the_node(cluster: Cluster, family: int) -> None:
+    """Its datagrams come from where the route to the pod says: they are the flow's once that is the backend's address."""
+    client = cluster.pods[0]
+    address, length = ("10.10.0.1", 32) if family == AF_INET else ("fd00:10::1", 128)
+    # Another one that the host could take, on the very interface.
+    other = GATEWAY if family == AF_INET else "fd00:244::ffff"
+    batch(f"addr add {address}/{length} dev lo")
+    if family != AF_INET:
+        batch(f"addr add {other}/128 dev {client.device} nodad")
+    cluster.attach()
+    vip = cluster.service(family, place(address, 8080))
+    with socket.socket(family, socket.SOCK_DGRAM) as server, client.socket("udp", family) as one:
+        server.settimeout(30)
+        server.bind(("", 8080))
+        one.sendto(b"?", (vip, 80))
+        data, peer = server.recvfrom(8)
+        server.sendto(data, peer)
+        assert one.recvfrom(8)[1][:2] == (other, 8080)  # as it was sent: nobody asked there
+        batch(f"route replace {client.own(family)}/{length} dev {client.device} src {address}")
+        ask(client, server, vip, family)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

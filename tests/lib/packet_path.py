@@ -26,9 +26,7 @@ from svcctl.maps.packet_layouts import (
     FlowValue,
     PacketConfig,
 )
-from svcctl.model.conntrack import DEFAULTS, Timeouts, is_closed
-from svcctl.model.constants import TCP
-from svcctl.model.service_endpoint import parse_backend
+from svcctl.model.conntrack import DEFAULTS, Timeouts
 from tests.lib.balanced import Balanced, Farm, own_cgroup
 from tests.lib.pods import Pod
 from tests.lib.svc import svc
@@ -96,15 +94,6 @@ class PacketPath:
     def flows(self) -> dict[FlowKey, FlowValue]:
         """Every entry that counts."""
         return packet_codec.merge(self.map("flows").items(), self.map("halfopen").items())
-
-    def open_to(self, backend: str) -> int:
-        """How many TCP flows to a backend are not over."""
-        address = parse_backend(f"{backend}:1").address
-        return sum(
-            value.destination == address and not is_closed(value.seen, value.other)
-            for key, value in self.flows().items()
-            if key.protocol == TCP and not value.kind & enums.FLOW_REPLY
-        )
 
     def table(self, name: str) -> dict[FlowKey, FlowValue]:
         """`flows` or `halfopen`, as it is."""
