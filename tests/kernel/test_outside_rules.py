@@ -35,7 +35,9 @@ def made() -> Iterator[Bed]:
     if os.geteuid() != 0:
         pytest.skip("needs root: run `make test`, which uses sudo")
     with world(), bed(2, 1, 1) as one:
-        one.client.run("addr add 192.0.2.3/24 dev up0", "addr add 2001:db8:2::3/64 dev up0 nodad")
+        one.client.run(
+            "addr add 192.0.2.3/24 dev up0", "addr add 2001:db8:2::3/64 dev up0 nodad preferred_lft 0"
+        )
         yield one
 
 
@@ -73,7 +75,7 @@ def test_the_node_itself_reaches_node_ports_of_every_node(made: Bed, family: int
                 for node in made.nodes:
                     talk(first, "tcp", listener, (node.own(family), NODE_PORT))
         finally:
-            first.svc("detach", "cgroup", path)
+            first.svc("detach", "cgroup")
 
 
 @BOTH
@@ -118,7 +120,7 @@ def test_node_ports_are_served_on_some_addresses_only(made: Bed, kind: str, fami
     """An address of the node outside the nets for node ports is the node's own business."""
     node, other = made.nodes[2], "10.10.3.9" if family == AF_INET else "fd00:10:3::9"
     bits = 24 if family == AF_INET else 64
-    node.run(f"addr add {other}/{bits} dev up0" + (" nodad" if ":" in other else ""))
+    node.run(f"addr add {other}/{bits} dev up0" + (" nodad preferred_lft 0" if ":" in other else ""))
     backend = node.pods[0]
     with contextlib.ExitStack() as stack:
         stack.callback(node.run, f"addr del {other}/{bits} dev up0")
@@ -244,6 +246,8 @@ def test_backends_of_several_nodes(made: Bed, family: int) -> None:
     place = (made.nodes[0].own(family), NODE_PORT)
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(one.listen(8080, "udp", family)) for one in backends]
+        for listener in listeners:
+            listener.setblocking(False)
         with serving(made, *backends):
             assert set(_takers(made.client, listeners, place, 60)) == {0, 1, 2}
         with serving(made, *backends, affinity=600):
@@ -262,7 +266,7 @@ def _takers(
         assert time.monotonic() < until, taken
         for number, listener in enumerate(listeners):
             with contextlib.suppress(BlockingIOError):
-                listener.recv(16, socket.MSG_DONTWAIT)
+                listener.recv(16)
                 taken[number] += 1
         time.sleep(0)
     return taken
@@ -278,6 +282,7 @@ def test_a_backend_that_leaves(made: Bed, family: int, where: int) -> None:
     with (
         serving(made, leaving),
         leaving.listen(8080, "tcp", family) as listener,
+        leaving.listen(8080, "udp", family) as former,
         staying.listen(8080, "udp", family) as other,
         made.client.socket("tcp", family) as one,
         made.client.socket("udp", family) as sender,
@@ -285,6 +290,7 @@ def test_a_backend_that_leaves(made: Bed, family: int, where: int) -> None:
         one.connect(place)
         sender.connect(place)
         sender.send(b"?")
+        assert former.recv(16) == b"?"
         server, _ = listener.accept()
         with server:
             for node in (first, second, third):

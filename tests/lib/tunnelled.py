@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import struct
+import time
 from socket import AF_INET, AF_INET6
 from typing import NamedTuple
 
@@ -106,17 +109,30 @@ def hops(one: socket.socket, count: int) -> None:
 
 def told(one: socket.socket) -> Told | None:
     """The next error in a socket's queue that came as ICMP, if there is one."""
-    while True:
-        try:
-            _, ancillary, _, where = one.recvmsg(2048, 512, MSG_ERRQUEUE | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
-        for _, _, data in ancillary:
-            number, origin, kind, code, _, info, _ = struct.unpack_from("=IBBBBII", data)
-            if origin not in _ORIGIN_ICMP:
-                continue
-            family = _ORIGIN_ICMP[origin]
-            start = 16 + (4 if family == AF_INET else 8)
-            size = 4 if family == AF_INET else 16
-            offender = socket.inet_ntop(family, data[start : start + size])
-            return Told(number, kind, code, info, offender, (where[0], where[1]))
+    patience = one.gettimeout()
+    one.setblocking(False)
+    try:
+        while True:
+            _, ancillary, _, where = one.recvmsg(2048, 512, MSG_ERRQUEUE)
+            for _, _, data in ancillary:
+                number, origin, kind, code, _, info, _ = struct.unpack_from("=IBBBBII", data)
+                if origin in _ORIGIN_ICMP:
+                    family = _ORIGIN_ICMP[origin]
+                    start, size = (20, 4) if family == AF_INET else (24, 16)
+                    offender = socket.inet_ntop(family, data[start : start + size])
+                    return Told(number, kind, code, info, offender, (where[0], where[1]))
+    except BlockingIOError:
+        return None
+    finally:
+        one.settimeout(patience)
+
+
+def await_error(one: socket.socket) -> Told:
+    """The error that is to come."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            select.select([one], [], [], 0.2)
+        if (error := told(one)) is not None:
+            return error
+    raise AssertionError("no ICMP error has come")
