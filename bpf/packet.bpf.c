@@ -159,8 +159,10 @@ int answer_tunnel(struct __sk_buff *skb)
 	struct svc_flow back = { .kind = SVC_FLOW_TUNNEL };
 	struct packet p = {};
 
-	if (!conf || !s || make_answer(skb, &p))
+	if (!conf || !s)
 		return TC_ACT_SHOT;
+	if (make_answer(skb, &p))
+		return drop(SVC_DROP_NO_WRITE);
 	s->errand.lower = 0;
 	s->errand.route = find_route(skb, conf, &p, &back, s->errand.node,
 				     FROM_TUNNEL);

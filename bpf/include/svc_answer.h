@@ -11,6 +11,7 @@
 #include "svc_route.h"
 
 #define ANSWER_TTL 64
+#define ENOTSUPP 524
 #define ICMP_HEADER 8
 #define QUOTE4 (60 + TCP_HEADER) /* the longest header, and of what follows */
 #define QUOTE6 (V6_HEADER + TCP_HEADER)
@@ -77,6 +78,18 @@ static __always_inline int turn_ip(struct __sk_buff *skb, const struct packet *p
 }
 
 /*
+ * The kernel cuts nothing that it knows to have come through a tunnel, nor does it
+ * forget that when the tunnel is taken off. What is left over lies beyond the end
+ * that the IP header tells, like the padding of a short frame.
+ */
+static __always_inline int cut(struct __sk_buff *skb, __u32 length)
+{
+	long failed = bpf_skb_change_tail(skb, length, 0);
+
+	return failed && failed != -ENOTSUPP;
+}
+
+/*
  * RFC 793: to a segment with ACK a RST of what it acknowledges, to another one
  * that acknowledges all of it. Lengths are those of the IP header: a frame may be
  * padded. The checksum comes right whether or not there is one yet: the first of
@@ -90,7 +103,7 @@ static __always_inline int answer_reset(struct __sk_buff *skb, struct packet *p)
 	__u64 sum = 0;
 
 	if (p->tcp & TCP_RST || bpf_skb_load_bytes(skb, at, &tcp, TCP_HEADER) ||
-	    bpf_skb_change_tail(skb, at + TCP_HEADER, 0) ||
+	    cut(skb, at + TCP_HEADER) ||
 	    turn_ip(skb, p, TCP_HEADER, &old_length))
 		return -1;
 	acknowledge = p->sequence + old_length - (tcp.length >> 4) * 4 +
@@ -149,7 +162,7 @@ static __always_inline int answer_error4(struct __sk_buff *skb, struct packet *p
 
 	if (quoted < V4_HEADER + 8 || quoted > QUOTE4 ||
 	    bpf_skb_load_bytes(skb, ETH_HEADER, out.quote, quoted) ||
-	    bpf_skb_change_tail(skb, ETH_HEADER + quoted, 0) ||
+	    cut(skb, ETH_HEADER + quoted) ||
 	    bpf_skb_adjust_room(skb, V4_HEADER + ICMP_HEADER, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO |
 					BPF_F_ADJ_ROOM_NO_CSUM_RESET))
@@ -188,7 +201,7 @@ static __always_inline int answer_error6(struct __sk_buff *skb, struct packet *p
 	__s64 sum;
 
 	if (bpf_skb_load_bytes(skb, ETH_HEADER, out.quote, quoted) ||
-	    bpf_skb_change_tail(skb, ETH_HEADER + quoted, 0) ||
+	    cut(skb, ETH_HEADER + quoted) ||
 	    bpf_skb_adjust_room(skb, V6_HEADER + ICMP_HEADER, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO |
 					BPF_F_ADJ_ROOM_NO_CSUM_RESET))

@@ -14,16 +14,15 @@ static __always_inline int answers_directly(const struct svc_packet_config *conf
 		 in_ranges(conf->no_dsr + p->is_v6, p->key.source));
 }
 
-/* A backend that is no node's, behind the interface to the outside: its answers
- * come by here only if they are for this node. */
+/* A backend that plain routing reaches by the interface to the outside: its
+ * answers come by here only if they are for this node. */
 static __always_inline int needs_masquerade(const struct svc_packet_config *conf,
-					    const struct packet *p, __u32 owner,
-					    __u32 route)
+					    const struct packet *p, __u32 route)
 {
 	__u32 ifindex = route & INDEX_MASK;
 	struct svc_device *device;
 
-	if (owner || route >> SVC_ROUTE_SHIFT != SVC_ROUTE_NEIGHBOUR ||
+	if (route >> SVC_ROUTE_SHIFT != SVC_ROUTE_NEIGHBOUR ||
 	    is_zero16(p->is_v6 ? conf->address6 : conf->address4))
 		return 0;
 	device = bpf_map_lookup_elem(&devices, &ifindex);
@@ -37,7 +36,7 @@ static __always_inline void describe(struct __sk_buff *skb,
 				     const struct chosen *chosen, __u64 now,
 				     __u32 hook, struct packet_scratch *s)
 {
-	__u32 owner = 0, node = hook == FROM_TUNNEL ? s->errand.node : 0;
+	__u32 node = hook == FROM_TUNNEL ? s->errand.node : 0;
 
 	__builtin_memset(&s->flow, 0, sizeof(s->flow));
 	__builtin_memset(&s->reply, 0, sizeof(s->reply));
@@ -51,10 +50,8 @@ static __always_inline void describe(struct __sk_buff *skb,
 		s->flow.kind |= SVC_FLOW_TABLE;
 	if (p->key.protocol == IPPROTO_TCP && !opens_tcp(p))
 		s->flow.kind |= SVC_FLOW_PICKED_UP;
-	if (hook == FROM_OUTSIDE) {
-		owner = whose(chosen->pick.address);
-		node = node_of(owner);
-	}
+	if (hook == FROM_OUTSIDE && chosen->flags & SVC_FRONTEND_OUTSIDE)
+		node = node_of(whose(chosen->pick.address));
 	if (node && answers_directly(conf, p, chosen->flags))
 		s->flow.kind |= SVC_FLOW_DSR;
 	if (node && hook == FROM_OUTSIDE) {
@@ -79,7 +76,7 @@ static __always_inline void describe(struct __sk_buff *skb,
 	s->flow.route = find_route(skb, conf, p, &s->flow, node, hook);
 	s->flow.route_time = now >> 20;
 	if (hook == FROM_OUTSIDE && !node &&
-	    needs_masquerade(conf, p, owner, s->flow.route)) {
+	    needs_masquerade(conf, p, s->flow.route)) {
 		s->flow.kind |= SVC_FLOW_MASQUERADE;
 		copy_address(s->flow.source,
 			     p->is_v6 ? conf->address6 : conf->address4);

@@ -279,6 +279,11 @@ static __always_inline int forward(struct __sk_buff *skb,
 		return TC_ACT_UNSPEC;
 	if (route)
 		ttl--;
+	/* What the client is told goes for what comes through the tunnel. */
+	if (flow->kind & SVC_FLOW_REPLY && flow->kind & SVC_FLOW_DSR &&
+	    conf->flags & SVC_PACKET_CLAMP && p->tcp & TCP_SYN &&
+	    clamp_mss(skb, p, tunnel_room(conf, p, route)))
+		return drop(SVC_DROP_NO_WRITE);
 	if (translate(skb, p, flow, ttl))
 		return TC_ACT_SHOT;
 	return deliver(skb, route);

@@ -82,6 +82,9 @@ static __always_inline int choose_backend(const struct packet *p,
 	struct svc_block *block;
 	__u32 lane = target->lane;
 
+	/* No node puts that into a tunnel. */
+	if (hook == FROM_TUNNEL && !(target->flags & SVC_FRONTEND_OUTSIDE))
+		return SVC_FOUND_NOTHING;
 	chosen->stats = bpf_map_lookup_elem(&service_stats, &lane);
 	chosen->local = wants_local(p, target->flags, hook);
 	block = current_block(lane, chosen->local);

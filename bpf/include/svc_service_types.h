@@ -31,6 +31,7 @@ enum svc_frontend_flag {
 	SVC_FRONTEND_OUTSIDE_LOCAL = 16, /* clients from outside get the local block */
 	SVC_FRONTEND_TABLE = 32, /* the service has a table */
 	SVC_FRONTEND_DSR = 64, /* another node's backend answers by itself */
+	SVC_FRONTEND_OUTSIDE = 128, /* for clients outside: may go by a tunnel */
 };
 
 /* Read as one 8-byte word; `mark` is flags and, from bit 8 on, a digest of the

@@ -22,6 +22,7 @@
 #define DONT_FRAGMENT 0x4000
 #define VXLAN_FLAGS 0x08000000 /* the network number is there */
 #define DEFAULT_MTU 1500
+#define EALREADY 114
 #define MSS_KIND 2
 #define TCP_OPTIONS 10 /* how many are looked through */
 
@@ -196,6 +197,23 @@ static __always_inline void fill_tunnel(struct tunnel_header *tunnel,
 	tunnel->type = bpf_htons(p->is_v6 ? ETH_P_IPV6 : ETH_P_IP);
 }
 
+/* The kernel is told what is put on, so that it can cut it up later. An answer to
+ * what came through a tunnel needs no cutting, and counts as tunnelled already. */
+static __always_inline int make_room(struct __sk_buff *skb, __u32 length,
+				     __u64 outer)
+{
+	long failed = bpf_skb_adjust_room(
+		skb, length, BPF_ADJ_ROOM_MAC,
+		outer | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+			BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HEADER) |
+			BPF_F_ADJ_ROOM_FIXED_GSO);
+
+	if (failed == -EALREADY && !skb->gso_size)
+		failed = bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC,
+					     BPF_F_ADJ_ROOM_FIXED_GSO);
+	return failed != 0;
+}
+
 /* `out` is longer than its parts, which makes its words lie on words. */
 static __always_inline int wrap4(struct __sk_buff *skb,
 				 const struct svc_packet_config *conf,
@@ -209,11 +227,7 @@ static __always_inline int wrap4(struct __sk_buff *skb,
 	__u32 length = skb->len - ETH_HEADER + OVERHEAD4;
 
 	if (bpf_skb_load_bytes(skb, ETH_HEADER + 1, &out.ip.tos, 1) ||
-	    bpf_skb_adjust_room(skb, OVERHEAD4, BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
-					BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HEADER) |
-					BPF_F_ADJ_ROOM_FIXED_GSO))
+	    make_room(skb, OVERHEAD4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4))
 		return -1;
 	out.ip.version_length = 0x45;
 	out.ip.length = bpf_htons(length);
@@ -240,11 +254,7 @@ static __always_inline int wrap6(struct __sk_buff *skb,
 
 	/* The traffic class, without the flow label. */
 	if (bpf_skb_load_bytes(skb, ETH_HEADER, &first, 4) ||
-	    bpf_skb_adjust_room(skb, OVERHEAD6, BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
-					BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HEADER) |
-					BPF_F_ADJ_ROOM_FIXED_GSO))
+	    make_room(skb, OVERHEAD6, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6))
 		return -1;
 	out.ip.version_flow = first & bpf_htonl(0xfff00000);
 	out.ip.length = bpf_htons(length);

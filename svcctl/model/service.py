@@ -47,6 +47,7 @@ FRONTEND_BLOCK = 8
 FRONTEND_OUTSIDE_LOCAL = 16
 FRONTEND_TABLE = 32
 FRONTEND_DSR = 64
+FRONTEND_OUTSIDE = 128
 """As enum svc_frontend_flag."""
 
 REJECT = 0
@@ -260,12 +261,12 @@ def frontend_flags(service: Service, frontend: ServiceFrontend) -> int:
         flags |= FRONTEND_FILTERED
     if kind == KIND_NODE_PORT or is_loopback(family, address) or is_zero(family, address):
         flags |= FRONTEND_HOST
-    if service.external_local and kind != KIND_CLUSTER:
-        flags |= FRONTEND_OUTSIDE_LOCAL
     if service.algorithm != RANDOM:
         flags |= FRONTEND_TABLE
-    if service.dsr and kind != KIND_CLUSTER:
-        flags |= FRONTEND_DSR
+    if kind != KIND_CLUSTER:
+        flags |= FRONTEND_OUTSIDE
+        flags |= FRONTEND_OUTSIDE_LOCAL if service.external_local else 0
+        flags |= FRONTEND_DSR if service.dsr else 0
     return flags
 
 
