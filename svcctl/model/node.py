@@ -12,7 +12,7 @@ from svcctl.errors import Conflict
 from svcctl.model.bad_value import BadValue
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.label import check_name
-from svcctl.model.prefix import MAPPED, Prefix, format_address, format_prefix
+from svcctl.model.prefix import MAPPED, Prefix, format_address, format_prefix, mask_address
 from svcctl.record import Record
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def node_of(
     others = sorted(one for one in given if one not in ends)
     prefixes = sorted(set(pod_prefixes))
     for each in prefixes:
-        if not each.length:
-            raise BadValue("pod prefix", format_prefix(*each), "is everything there is")
+        if not each.length or holds_ipv4(each):
+            raise BadValue("pod prefix", format_prefix(*each), "is all there is, or too much of it")
     return ClusterNode(name, (*ends, *others), tuple(prefixes), zone, owner)
 
 
@@ -106,6 +106,13 @@ def is_no_node(family: int, address: bytes) -> bool:
     if family == IPV4:
         return address[12] in (0, 127) or address[12] >= 224
     return address[:15] == bytes(15) or address[0] == 0xFF or address.startswith(MAPPED)
+
+
+def holds_ipv4(prefix: Prefix) -> bool:
+    """Whether it is an IPv6 prefix that has ::ffff:0:0/96 in it: maps would find IPv4 addresses in it."""
+    if prefix.family == IPV4 or prefix.length > 96:
+        return False
+    return mask_address(MAPPED + bytes(4), prefix.length) == prefix.address
 
 
 def number_for(name: str, taken: Collection[int]) -> int:

@@ -103,7 +103,7 @@ def plan_packets(state: State, options: PacketOptions) -> PacketPlan:
     config = with_settings(now, options.settings)._replace(**fields)
     old_clients = [] if make else no_dsr(state, now)
     clients = options.settings.no_dsr
-    if clients is None or sorted(set(clients)) == old_clients:
+    if clients is None or (sorted(set(clients)) == old_clients and bool(old_clients) == bool(now.no_dsr)):
         clients = None
     elif not services:
         check_range_room(state, clients)
