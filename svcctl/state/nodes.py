@@ -139,14 +139,21 @@ def value_of(node: ClusterNode) -> bytes:
 
 def own_prefixes(state: State, have: Nodes) -> dict[Prefix, str]:
     """What no other node can have: this node's addresses and its pods' prefixes; and what to say of each."""
-    from svcctl.host.addresses import local_addresses
-
     found = dict.fromkeys(have.own_pods, "this node's own pod prefix")
-    for address in local_addresses(state.netns):
-        found[host((IPV4 if address.startswith(MAPPED) else IPV6, address))] = "this node's own address"
+    found.update(dict.fromkeys(namespace_addresses(state), "this node's own address"))
     for each in tunnel_ends(state):
         found[host(each)] = "this node's own end of tunnels"
     return found
+
+
+def namespace_addresses(state: State) -> tuple[Prefix, ...]:
+    """The addresses of the namespace's interfaces, as prefixes of full length."""
+    from svcctl.host.addresses import local_addresses
+
+    return tuple(
+        host((IPV4 if address.startswith(MAPPED) else IPV6, address))
+        for address in local_addresses(state.netns)
+    )
 
 
 def tunnel_ends(state: State) -> list[tuple[int, bytes]]:

@@ -14,10 +14,9 @@ from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import NODE, TUNNEL_PORT
 from svcctl.model.constants import IPV4
-from svcctl.model.label import check_name
+from svcctl.model.label import MAX_OWNER_BYTES, check_name
 from svcctl.model.node import MAX_ZONE_BYTES, NUMBERS, check_node_name, holds_ipv4, host, is_no_node
 from svcctl.model.prefix import MAPPED, format_address, format_prefix
-from svcctl.model.service import MAX_OWNER_BYTES
 from svcctl.state import nodes
 from svcctl.state.audit.finding import Finding
 from svcctl.state.node_addresses import read_nets, serves
