@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SERVES, REFUSES, DROPS, BLOCKS, BROKEN = "serves", "refuses", "drops", "blocks", "broken"
 """What becomes of a connection. BLOCKS: another port of a service's address; BROKEN: it leads nowhere."""
 
-_FLAGS = enums.FRONTEND_LOCAL | enums.FRONTEND_FILTERED | enums.FRONTEND_HOST | enums.FRONTEND_BLOCK
+_FLAGS = sum(enums.FRONTEND_FLAG.values())
 
 
 class Share(Record):

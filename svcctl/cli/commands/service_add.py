@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import PREFIX, Count
 from svcctl.cli.service_options import table_options
-from svcctl.cli.service_params import ALGORITHM, BACKEND_SPEC, FRONTEND, KIND, POLICY, SERVICE
+from svcctl.cli.service_params import ALGORITHM, BACKEND_SPEC, FRONTEND, KIND, MODE, POLICY, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
@@ -81,6 +81,14 @@ if TYPE_CHECKING:
     help="Backends for clients outside [cluster].",
 )
 @option(
+    "--external-mode",
+    "mode",
+    type=MODE,
+    default="tunnel",
+    metavar="tunnel|dsr",
+    help="How backends on other nodes answer clients outside: back through the tunnel, or directly [tunnel].",
+)
+@option(
     "--source",
     "sources",
     type=PREFIX,
@@ -109,6 +117,7 @@ def command(
     kind: str,
     internal: str,
     external: str,
+    mode: str,
     sources: tuple[Prefix, ...],
     node_port: int,
     block: bool,
@@ -137,6 +146,7 @@ def command(
             table_size=table_size or 0,
             internal_local=internal == "local",
             external_local=external == "local",
+            dsr=mode == "dsr",
             block=block,
             drop=drop,
             sources=tuple(sources),

@@ -104,6 +104,7 @@ def service_entry(service: Service, owner: str = NATIVE) -> dict[str, Any]:
         "algorithm": "" if service.algorithm == RANDOM else ALGORITHM_NAMES[service.algorithm],
         "internal_policy": "local" if service.internal_local else "",
         "external_policy": "local" if service.external_local else "",
+        "external_mode": "dsr" if service.dsr else "",
         "sources": [format_prefix(*each) for each in sorted(service.sources)],
         "node_port": service.node_port,
         "block": service.block,
