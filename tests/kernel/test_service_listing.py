@@ -208,7 +208,7 @@ def test_explain_says_why(mixed: str) -> None:
     assert explain("127.0.0.1:30053/udp")["only_host"] is True
     far = explain("192.0.2.1:30053/udp")
     assert far["verdict"] == "pass"
-    assert "no address of this node" in far["losers"][0]
+    assert "no node's address that serves node ports" in far["losers"][0]
     assert "outgoing" not in ok("explain", "192.0.2.1:80/tcp", "-o", "json").json["explain"][0]
     text = ok("explain", "10.96.0.9:53/udp").out
     assert "not chosen" in text

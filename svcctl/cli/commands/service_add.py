@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
     from svcctl.model.service_endpoint import BackendSpec, Frontend
+    from svcctl.state.session import State
 
 
 @verb(
@@ -133,10 +134,16 @@ def command(
     from svcctl.model.service import RANDOM, Service, ServiceFrontend
     from svcctl.model.service_edit import add_backends, add_service, algorithm_number
     from svcctl.model.service_endpoint import KIND_NUMBERS
+    from svcctl.state.backend_places import with_places
 
     if not frontends:
         raise UsageProblem(f"service add {name}: needs a --frontend")
     number = KIND_NUMBERS[kind]
+    specs = list(backends)
+
+    def place(state: State, have: Service | None) -> None:
+        known = {one.backend: one.local for one in have.members} if have is not None else {}
+        specs[:] = with_places(state, backends, known)
 
     def edit(have: Service, now: int) -> Service:
         want = Service(
@@ -153,7 +160,7 @@ def command(
             frontends=tuple(ServiceFrontend(one, number) for one in dict.fromkeys(frontends)),
         )
         # The node port last: `add_service` gives it its frontends.
-        want = add_backends(want, backends, now)._replace(node_port=node_port)
+        want = add_backends(want, specs, now)._replace(node_port=node_port)
         return add_service(have if have.id else None, want)
 
-    change_service(env, name, "service add", edit, create=True)
+    change_service(env, name, "service add", edit, create=True, first=place)
