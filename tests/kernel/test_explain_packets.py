@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -72,7 +71,7 @@ def test_packets_of_a_client(world: World) -> None:
 
 
 @pytest.fixture
-def outside(world: World) -> Iterator[World]:
+def outside(world: World) -> World:
     """A node with an interface to the outside, another node, and node ports."""
     svc("load", "--no-dispatcher")
     world.sh(
@@ -83,7 +82,7 @@ def outside(world: World) -> Iterator[World]:
     svc("load", "--no-dispatcher", "--node-address", "192.0.2.11")
     svc("nodes", "add", "b", "--address", "192.0.2.12", "--pod-prefix", "10.244.2.0/24")
     svc("nodes", "add", "six", "--address", "2001:db8::13", "--pod-prefix", "10.244.3.0/24")
-    yield world
+    return world
 
 
 CLIENT = "198.51.100.7"

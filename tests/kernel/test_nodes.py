@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from svcctl.bpf.constants import MAP_LPM_TRIE
+from svcctl.bpf.map import Map
 from svcctl.cli.shell import candidates
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import PacketConfig
+from svcctl.maps.packet_layouts import DEVICE, PacketConfig
 from svcctl.model.prefix import Prefix, parse_address, parse_prefix
 from svcctl.state import nodes, packet_settings
-from svcctl.state.packets import read_config
+from svcctl.state.packets import put_config, read_config
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
+from svcctl.state.writer import lock_state
 from tests.lib.svc import assert_one_error, svc
 from tests.lib.world import World
 from tests.lib.world import world as a_world
 
+SMALL = ("--max-flows", 5000, "--max-services", 64, "--max-backends", 64, "--max-sockets", 1000)
 OWN, OWN6 = "192.0.2.11", "2001:db8::11"
 NOTHING = bytes(16)
 
@@ -330,3 +335,40 @@ def _as_json(file: Path, where: Path) -> Path:
     made = where / "nodes.json"
     made.write_text(json.dumps(yaml.safe_load(file.read_text())))
     return made
+
+
+def test_a_state_from_before_there_were_nodes(world: World) -> None:
+    """No map of nodes, little room for addresses, no port of tunnels, no MTU: `upgrade` brings what is missing."""
+    svc("load", "--no-dispatcher")
+    world.sh(
+        "ip link add dev0 type veth peer name dev1; ip addr add 192.0.2.11/24 dev dev0; ip link set dev0 up"
+    )
+    svc("attach", "dev", "dev0", "--role", "host", *SMALL)
+    svc("service", "add", "web", "--frontend", "10.96.0.1:80/tcp", "--node-port", 30080)
+    with lock_state(Place(), "test") as writer:
+        put_config(writer, read_config(writer)._replace(tunnel_port=0))
+        for index, value in list(writer.map("devices").items()):
+            writer.map("devices").update(index, DEVICE.pack(DEVICE.unpack(value)._replace(mtu=0)))
+        old = writer.map("node_addresses")
+        with Map.create(MAP_LPM_TRIE, "node_addresses", 20, 4, 4096, old.info.flags) as small:
+            for key, word in old.items():
+                small.update(key, word)
+            os.unlink(writer.pin("node_addresses"))
+            small.pin(writer.pin("node_addresses"))
+            writer.pin_mode(writer.pin("node_addresses"))
+        os.unlink(writer.pin("nodes"))
+    assert "nodes" in svc("nodes", code=7).err
+    svc("upgrade")
+    assert svc("check").out == "no problems found\n"
+    assert config().tunnel_port == 4789
+    assert element("192.0.2.11") == (enums.NODE_OWN, 0)
+    svc("nodes", "add", "b", "--address", "192.0.2.12")
+    svc("load", "--no-dispatcher", "--node-address", "192.0.2.11", "--no-dsr", "198.51.100.0/24")
+    before, settings = listed(), config()
+    svc("upgrade", "--force", "--max-flows", 6000, "--max-services", 128)
+    assert (listed(), config()) == (before, settings)
+    with open_reader(Place()) as reader:
+        assert packet_settings.no_dsr(reader, settings) == clients("198.51.100.0/24")
+        assert reader.map("node_addresses").info.max_entries == 65536
+        assert [DEVICE.unpack(value).mtu for _, value in reader.map("devices").items()] == [1500]
+    assert svc("check").out == "no problems found\n"
