@@ -219,6 +219,20 @@ def words(config: PacketConfig, opted_out: Iterable[Prefix] = ()) -> dict[str, s
     }
 
 
+def values(config: PacketConfig, opted_out: Iterable[Prefix]) -> dict[str, Any]:
+    """The same for JSON."""
+    ends = ((IPV4, config.address4), (IPV6, config.address6))
+    return {
+        "addresses": [format_address(family, address) for family, address in ends if any(address)],
+        "by_hand": bool(config.flags & enums.PACKET_ADDRESS_BY_HAND),
+        "port": config.tunnel_port,
+        "mtu": config.tunnel_mtu or None,
+        "clamp_mss": bool(config.flags & enums.PACKET_CLAMP),
+        "source_ports": [config.first_port, config.first_port + config.ports - 1],
+        "no_dsr": [format_prefix(*each) for each in opted_out],
+    }
+
+
 def changed_words(before: dict[str, str], after: dict[str, str]) -> str:
     """`tunnel port 4789 -> 4790`, what differs."""
     return "; ".join(

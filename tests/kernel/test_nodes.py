@@ -372,3 +372,23 @@ def test_a_state_from_before_there_were_nodes(world: World) -> None:
         assert reader.map("node_addresses").info.max_entries == 65536
         assert [DEVICE.unpack(value).mtu for _, value in reader.map("devices").items()] == [1500]
     assert svc("check").out == "no problems found\n"
+
+
+def test_status(state: World) -> None:
+    svc("load", "--no-dispatcher", "--node-address", OWN, "--clamp-mss", "--no-dsr", "198.51.100.0/24")
+    svc("nodes", "add", "b", "--address", "192.0.2.12")
+    (found,) = svc("status", "-o", "json").json["status"]
+    assert found["nodes"] == 1
+    assert found["tunnel"] == {
+        "addresses": [OWN],
+        "by_hand": True,
+        "port": 4789,
+        "clamp_mss": True,
+        "source_ports": [20000, 29999],
+        "no_dsr": ["198.51.100.0/24"],
+    }
+    text = svc("status").out
+    assert (
+        f"node address {OWN} (by hand), tunnel port 4789, tunnel mtu the interface's, clamp mss yes" in text
+    )
+    assert "1 others" in text
