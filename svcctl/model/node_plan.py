@@ -71,7 +71,7 @@ def plan_nodes(
     take_over: bool = False,
     notices: list[Notice] | None = None,
 ) -> NodePlan:
-    """What makes the nodes what is asked for; with `take_over` they become the asker's. Raises Conflict, UsageProblem."""
+    """What makes the nodes what is asked for, with `take_over` whosever they are. Raises Conflict, UsageProblem."""
     told: list[Notice] = [] if notices is None else notices
     own_pods, ends = _own(desired, have)
     own = dict.fromkeys((*have.own, *map(host, ends or have.ends)), "this node's own address")

@@ -395,7 +395,9 @@ def test_tunnels(node: World) -> None:
     expect(lines()["tunnels"], OK, "from 192.0.2.11, port 4789, to 1 other nodes", hint=False)
     ok("nodes", "add", "c", "--address", "203.0.113.12")
     expect(lines()["tunnels"], WARN, "there is no route to c (203.0.113.12)")
-    node.sh("ip link add doctor2 type veth peer name doctor3; ip link set doctor2 up; ip route add 203.0.113.0/24 dev doctor2")
+    node.sh(
+        "ip link add doctor2 type veth peer name doctor3; ip link set doctor2 up; ip route add 203.0.113.0/24 dev doctor2"
+    )
     expect(lines()["tunnels"], WARN, "c (203.0.113.12): reached by an interface that is not attached")
     ok("attach", "dev", "doctor2", "--role", "host")
     expect(lines()["tunnels"], OK, "to 2 other nodes", hint=False)
