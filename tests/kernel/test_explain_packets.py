@@ -103,7 +103,7 @@ def test_packets_from_outside(outside: World) -> None:
     expected = {
         "10.244.2.5:8080": ("tunnel", "b", False),
         "10.244.3.5:8080": ("nowhere", "six", False),
-        "192.0.2.77:80": ("routed", None, False),
+        "192.0.2.77:80": ("masqueraded", None, False),
         "192.0.2.11:80": ("local", None, False),
     }
     assert ways("203.0.113.80:80/tcp") == expected

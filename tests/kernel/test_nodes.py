@@ -296,7 +296,7 @@ def test_node_ports_of_other_nodes(applying: Applying) -> None:
     assert svc("check").out == "no problems found\n"
     svc("nodes", "add", "d", "--address", "2001:db8::14")
     assert element("2001:db8::14") == (enums.NODE_PEER, listed()[2]["number"])
-    applying(SELF, *OTHERS)
+    applying(SELF, *OTHERS, more=("--node-port-addresses", "all"))
     assert svc("check").out == "no problems found\n"
     one = element("2001:db8::14")
     assert one is not None
