@@ -8,7 +8,7 @@ from svcctl.render.changes import CHANGED, CREATED, UNCHANGED, Change
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
-    from svcctl.state.packet_settings import PacketSettings
+    from svcctl.state.tunnel_settings import PacketSettings
 
 
 def change_settings(env: Env, asked: PacketSettings, *, exists: bool = True) -> list[Change]:
@@ -17,8 +17,8 @@ def change_settings(env: Env, asked: PacketSettings, *, exists: bool = True) -> 
     `exists`: there is a state, which there is not where a dry run has not made it.
     """
     from svcctl.cli.access import planning
-    from svcctl.state.packet_settings import refuse_settings, remarks
     from svcctl.state.packets import PacketOptions, apply_packets, plan_packets
+    from svcctl.state.tunnel_settings import refuse_settings, remarks
 
     if not exists:
         return [Change(CREATED, "packets", "packet path")]

@@ -265,8 +265,8 @@ def _write_nodes(writer: Writer, prepared: Prepared) -> None:
     """Other nodes, and this one's ends of tunnels. Before the services, whose backends are found by them."""
     ends = prepared.plan.nodes.ends
     if ends is not None:
-        from svcctl.state.packet_settings import with_addresses
         from svcctl.state.packets import put_config, read_config
+        from svcctl.state.tunnel_settings import with_addresses
 
         put_config(writer, with_addresses(read_config(writer), ends, by_hand=False))
     if prepared.nodes is not None:

@@ -10,7 +10,8 @@ from svcctl.maps import catalog
 from svcctl.maps.packet_layouts import PACKET_CONFIG, TUNNEL_PORT, PacketConfig
 from svcctl.record import Record
 from svcctl.state import balancer, swap
-from svcctl.state.packet_settings import (
+from svcctl.state.programs import load_object
+from svcctl.state.tunnel_settings import (
     PacketSettings,
     changed_words,
     check_range_room,
@@ -20,7 +21,6 @@ from svcctl.state.packet_settings import (
     words,
     write_ranges,
 )
-from svcctl.state.programs import load_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

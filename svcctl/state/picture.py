@@ -128,8 +128,8 @@ def _tunnel(state: State) -> dict[str, Any]:
     if not state.has_half(catalog.PACKETS):
         return {}
     from svcctl.state.nodes import names
-    from svcctl.state.packet_settings import no_dsr, values, words
     from svcctl.state.packets import read_config
+    from svcctl.state.tunnel_settings import no_dsr, values, words
 
     config = read_config(state)
     opted_out = no_dsr(state, config)

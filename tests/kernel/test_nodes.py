@@ -17,7 +17,7 @@ from svcctl.maps import enums
 from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import DEVICE, PacketConfig
 from svcctl.model.prefix import Prefix, parse_address, parse_prefix
-from svcctl.state import nodes, packet_settings
+from svcctl.state import nodes, tunnel_settings
 from svcctl.state.packets import put_config, read_config
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
@@ -159,7 +159,7 @@ def test_settings(state: World) -> None:
     assert (now.tunnel_port, now.tunnel_mtu, now.first_port, now.ports) == (4790, 1400, 21000, 1000)
     assert now.flags == enums.PACKET_CLAMP | enums.PACKET_ADDRESS_BY_HAND
     with open_reader(Place()) as reader:
-        assert packet_settings.no_dsr(reader, now) == clients("198.51.100.0/24", "2001:db8:9::/48")
+        assert tunnel_settings.no_dsr(reader, now) == clients("198.51.100.0/24", "2001:db8:9::/48")
     assert svc("check").out == "no problems found\n"
     before = generation()
     svc(
@@ -368,7 +368,7 @@ def test_a_state_from_before_there_were_nodes(world: World) -> None:
     svc("upgrade", "--force", "--max-flows", 6000, "--max-services", 128)
     assert (listed(), config()) == (before, settings)
     with open_reader(Place()) as reader:
-        assert packet_settings.no_dsr(reader, settings) == clients("198.51.100.0/24")
+        assert tunnel_settings.no_dsr(reader, settings) == clients("198.51.100.0/24")
         assert reader.map("node_addresses").info.max_entries == 65536
         assert [DEVICE.unpack(value).mtu for _, value in reader.map("devices").items()] == [1500]
     assert svc("check").out == "no problems found\n"

@@ -120,7 +120,7 @@ def command(
         or no_dsr
     ):
         from svcctl.cli.packet_commands import change_settings
-        from svcctl.state.packet_settings import PacketSettings
+        from svcctl.state.tunnel_settings import PacketSettings
 
         asked = PacketSettings(node_address, tunnel_port, tunnel_mtu, clamp_mss, snat_ports, _clients(no_dsr))
         changes += change_settings(env, asked, exists=not (done.created and env.dry_run))

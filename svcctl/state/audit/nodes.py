@@ -186,8 +186,8 @@ def _ends(
 
 def _settings(writer: Writer, table: dict[bytes, int]) -> Iterator[Finding]:
     """Tunnels have a port, this node's ends are no other's, and the set of clients without DSR is there."""
-    from svcctl.state.packet_settings import no_dsr
     from svcctl.state.packets import put_config, read_config
+    from svcctl.state.tunnel_settings import no_dsr
 
     config = read_config(writer)
     if not config.tunnel_port:

@@ -169,8 +169,8 @@ def source_ports(probe: Probe, reader: Reader) -> Line:
     name = "source ports"
     if not reader.has_half(catalog.PACKETS):
         return Line(name, OK, "the packet path was never attached")
-    from svcctl.state.packet_settings import port_clashes
     from svcctl.state.packets import read_config
+    from svcctl.state.tunnel_settings import port_clashes
 
     config = read_config(reader)
     first, last = config.first_port, config.first_port + config.ports - 1
