@@ -146,7 +146,8 @@ struct svc_meta {
 	__u32 next_block;
 	__u32 next_lane;
 	__u32 next_ranges;
-	__u8 reserved[780];
+	__u32 idle_ms[7]; /* as in svc_packet_config, for it; 0: the default */
+	__u8 reserved[752];
 };
 _Static_assert(sizeof(struct svc_meta) == 1024, "svc_meta");
 

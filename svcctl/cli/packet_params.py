@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 TIMEOUTS = ("syn", "established", "fins", "reset", "after-reset", "udp", "fragment")
-"""Idle times that can be set; svcctl.state.packets.TIMEOUTS has where they are kept."""
+"""Idle times that can be set; svcctl.state.packet_settings.TIMEOUTS has where they are kept."""
 _MOST = 4_000_000
 
 

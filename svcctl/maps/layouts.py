@@ -83,6 +83,7 @@ class Meta(Record):
     next_block: int
     next_lane: int
     next_ranges: int
+    idle_ms: bytes
     reserved: bytes
 
 
@@ -218,7 +219,7 @@ class DispatchStats(Record):
     errors: int
 
 
-META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q I I I I I 780s")
+META = Layout("svc_meta", Meta, "Q I I Q Q Q I I 64s I I I I I I Q 32s 32s Q Q I I I I I 28s 752s")
 USAGE = Layout("svc_usage", Usage, "I I")
 WRITER = Layout("svc_writer", Writer, "Q I I 112s")
 PROGRAM = Layout("svc_program", ProgramRecord, "16s I I 128s 32s 32s Q")

@@ -135,7 +135,7 @@ def _have_nodes(state: State, there: Nodes) -> HaveNodes:
     from svcctl.maps import enums
     from svcctl.model.node_plan import HaveNodes
     from svcctl.state.nodes import namespace_addresses, tunnel_ends
-    from svcctl.state.packets import read_config
+    from svcctl.state.packet_settings import read_config
 
     by_hand = bool(read_config(state).flags & enums.PACKET_ADDRESS_BY_HAND)
     ends = tuple(tunnel_ends(state))
@@ -265,7 +265,7 @@ def _write_nodes(writer: Writer, prepared: Prepared) -> None:
     """Other nodes, and this one's ends of tunnels. Before the services, whose backends are found by them."""
     ends = prepared.plan.nodes.ends
     if ends is not None:
-        from svcctl.state.packets import put_config, read_config
+        from svcctl.state.packet_settings import put_config, read_config
         from svcctl.state.tunnel_settings import with_addresses
 
         put_config(writer, with_addresses(read_config(writer), ends, by_hand=False))

@@ -23,7 +23,7 @@ from svcctl.state.attach import (
 )
 from svcctl.state.lock import lock_fd, open_locked
 from svcctl.state.programs import load_object
-from svcctl.state.session import ZERO
+from svcctl.state.session import ZERO, open_reader
 from svcctl.state.unload import clear_leftovers, remove_directory, retire_directory
 from svcctl.state.writer import Writer, finish_change, is_dead, lock_state, open_writer
 
@@ -44,6 +44,8 @@ class LoadOptions(Record):
     max_destinations: int | None = None
     mount: bool = False
     from_tubular: bool = False
+    timeouts: tuple[tuple[str, int], ...] = ()
+    """(name, milliseconds) of flows of the packet path."""
 
 
 class Loaded(Record):
@@ -55,6 +57,8 @@ class Loaded(Record):
     inode: int
     taken: tuple[tuple[str, str, str], ...] = ()
     """(action, kind, name) of what was taken over from tubular."""
+    timeouts: str = ""
+    """What was changed of a state that was there: `udp 60 s -> 30 s`."""
 
 
 def load(place: Place, options: LoadOptions, command: str) -> Loaded:
@@ -118,7 +122,16 @@ def planned(place: Place, options: LoadOptions) -> Loaded:
     with Netns.open(place.netns) as netns:
         path = f"{place.bpffs}/{places.directory_name(netns.inode)}"
         exists = os.path.lexists(path)
-        return Loaded(path, not exists, options.dispatcher and not exists, netns.inode)
+    changes = _planned_timeouts(place, options) if exists and options.timeouts else ""
+    return Loaded(path, not exists, options.dispatcher and not exists, netns.inode, timeouts=changes)
+
+
+def _planned_timeouts(place: Place, options: LoadOptions) -> str:
+    from svcctl.state.packet_settings import config_of, timeout_changes, with_timeouts
+
+    with open_reader(place) as reader:
+        old = config_of(reader)
+        return timeout_changes(old, with_timeouts(old, options.timeouts))
 
 
 def _group_id(name: str | None) -> int:
@@ -222,7 +235,31 @@ def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str) 
         attached = is_attached(writer)
         if options.dispatcher and not attached:
             place.notice("the dispatcher is not attached: 'svcctl attach netns' does it")
-        return Loaded(writer.path, False, attached, writer.netns.inode)
+        changed = _set_timeouts(writer, options.timeouts) if options.timeouts else ""
+        return Loaded(writer.path, False, attached, writer.netns.inode, timeouts=changed)
+
+
+def _set_timeouts(writer: Writer, timeouts: tuple[tuple[str, int], ...]) -> str:
+    """Settings may be said again, unlike sizes; what was changed."""
+    from svcctl.maps.packet_layouts import PACKET_CONFIG
+    from svcctl.state import packet_settings
+
+    old = packet_settings.config_of(writer)
+    new = packet_settings.with_timeouts(old, timeouts)
+    if new != old:
+        with writer.changing(idle_ms=packet_settings.kept(new)):
+            if writer.has_half(catalog.PACKETS):
+                writer.map("packet_config").update(ZERO, PACKET_CONFIG.pack(new))
+    return packet_settings.timeout_changes(old, new)
+
+
+def _idle_ms(timeouts: tuple[tuple[str, int], ...]) -> bytes:
+    """What `meta` keeps of the idle times asked for."""
+    if not timeouts:
+        return b""
+    from svcctl.state.packet_settings import DEFAULTS, kept, with_timeouts
+
+    return kept(with_timeouts(DEFAULTS, timeouts))
 
 
 def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loaded:
@@ -248,7 +285,7 @@ def _create(place: Place, options: LoadOptions, gid: int, command: str) -> Loade
         if os.fstat(fd).st_gid != gid:
             os.chown(temporary, -1, gid)
         os.chmod(temporary, DIRECTORY_MODE)
-        _make_state_maps(writer, gid)
+        _make_state_maps(writer, gid, options)
         if options.dispatcher:
             pin_dispatcher(
                 writer,
@@ -286,7 +323,7 @@ def _take_back(place: Place, temporary: str, published: str | None) -> None:
         place.notice(f"left for the next load to remove: {published or temporary}: {problem}")
 
 
-def _make_state_maps(writer: Writer, gid: int) -> None:
+def _make_state_maps(writer: Writer, gid: int, options: LoadOptions) -> None:
     """Make and pin meta and its sisters; meta first, with the mark set: a writer is at work."""
     now = time.time_ns()
     version = layouts.fit(svcctl.__version__, 32)
@@ -316,6 +353,7 @@ def _make_state_maps(writer: Writer, gid: int) -> None:
         next_block=1,
         next_lane=1,
         next_ranges=1,
+        idle_ms=_idle_ms(options.timeouts),
         reserved=b"",
     )
     with load_object("state", {}, {}) as loaded:

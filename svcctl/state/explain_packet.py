@@ -135,7 +135,7 @@ def _serves_node_ports(state: State, address: bytes, *, outside: bool) -> bool:
 def _way(state: State, flags: int, source: bytes, share: Share) -> Way:
     """As describe() in svc_begin.h."""
     from svcctl.state.nodes import names
-    from svcctl.state.packets import read_config
+    from svcctl.state.packet_settings import read_config
 
     if share.backend is None:
         return Way(share.name, NOWHERE)

@@ -158,7 +158,7 @@ def namespace_addresses(state: State) -> tuple[Prefix, ...]:
 
 def tunnel_ends(state: State) -> list[tuple[int, bytes]]:
     """(family, address) of this node's own ends of tunnels."""
-    from svcctl.state.packets import read_config
+    from svcctl.state.packet_settings import read_config
 
     config = read_config(state)
     pairs = ((IPV4, config.address4), (IPV6, config.address6))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from svcctl.errors import Conflict
 from svcctl.maps import catalog
-from svcctl.maps.packet_layouts import PACKET_CONFIG, TUNNEL_PORT, PacketConfig
+from svcctl.maps.packet_layouts import PACKET_CONFIG
 from svcctl.record import Record
 from svcctl.state import balancer, swap
+from svcctl.state.packet_settings import kept, new_config, put_config, read_config, with_timeouts
 from svcctl.state.programs import load_object
 from svcctl.state.tunnel_settings import (
     PacketSettings,
@@ -25,35 +26,11 @@ from svcctl.state.tunnel_settings import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from svcctl.maps.packet_layouts import PacketConfig
     from svcctl.maps.service_layouts import Config
     from svcctl.model.prefix import Prefix
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
-
-DEFAULTS = PacketConfig(
-    flags=0,
-    syn_ms=20_000,
-    established_ms=3_600_000,
-    fins_ms=120_000,
-    reset_ms=40_000,
-    after_reset_ms=120_000,
-    udp_ms=60_000,
-    fragment_ms=30_000,
-    first_port=20_000,
-    ports=10_000,
-    tunnel_port=TUNNEL_PORT,
-)
-"""What a new packet path has."""
-TIMEOUTS = {
-    "syn": "syn_ms",
-    "established": "established_ms",
-    "fins": "fins_ms",
-    "reset": "reset_ms",
-    "after-reset": "after_reset_ms",
-    "udp": "udp_ms",
-    "fragment": "fragment_ms",
-}
-"""Names of the idle times on the command line -> fields of the settings."""
 
 
 class PacketOptions(Record):
@@ -98,9 +75,8 @@ def plan_packets(state: State, options: PacketOptions) -> PacketPlan:
         _refuse(state, {"reverse": options.max_sockets})
     if not make:
         _refuse(state, {"flows": None if options.max_flows is None else options.max_flows * 2})
-    now = DEFAULTS if make else read_config(state)
-    fields: dict[str, Any] = {TIMEOUTS[name]: value for name, value in options.timeouts}
-    config = with_settings(now, options.settings)._replace(**fields)
+    now = new_config(state.meta()) if make else read_config(state)
+    config = with_timeouts(with_settings(now, options.settings), options.timeouts)
     old_clients = [] if make else no_dsr(state, now)
     clients = options.settings.no_dsr
     if clients is None or (sorted(set(clients)) == old_clients and bool(old_clients) == bool(now.no_dsr)):
@@ -120,17 +96,6 @@ def plan_packets(state: State, options: PacketOptions) -> PacketPlan:
         clients,
         changed_words(words(now, old_clients), words(config, old_clients if clients is None else clients)),
     )
-
-
-def read_config(state: State) -> PacketConfig:
-    """The settings as they are."""
-    data = state.map("packet_config").lookup(bytes(4))
-    return PACKET_CONFIG.unpack(data or bytes(PACKET_CONFIG.size))
-
-
-def put_config(writer: Writer, config: PacketConfig) -> None:
-    """Write the settings. Inside `changing()`."""
-    writer.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(config))
 
 
 def end_hold(writer: Writer) -> None:
@@ -160,6 +125,8 @@ def _refuse(state: State, asked: dict[str, int | None]) -> None:
 
 def apply_packets(writer: Writer, plan: PacketPlan, options: PacketOptions) -> None:
     """Make and load what is missing, each half in one swap; write the settings. Inside `changing()`."""
+    if options.timeouts:
+        writer.put_meta(writer.meta()._replace(idle_ms=kept(plan.config)))
     if plan.services:
         sizes = catalog.service_sizes(
             options.max_services or catalog.DEFAULT_SERVICES,
@@ -183,7 +150,7 @@ def apply_packets(writer: Writer, plan: PacketPlan, options: PacketOptions) -> N
 def load_packets(
     writer: Writer,
     sizes: Mapping[str, int] | None = None,
-    config: PacketConfig = DEFAULTS,
+    config: PacketConfig | None = None,
     *,
     anew: Sequence[str] = (),
 ) -> None:
@@ -203,7 +170,7 @@ def load_packets(
     with load_object(catalog.PACKETS.object, sizes or _sizes(writer), reuse) as loaded:
         if "packet_config" in fresh:
             with loaded.map("packet_config") as made:
-                made.update(bytes(4), PACKET_CONFIG.pack(config))
+                made.update(bytes(4), PACKET_CONFIG.pack(config or new_config(writer.meta())))
         for number, shape in enumerate(catalog.PACKET):
             swap.prepare_swap(writer, shape, loaded, fresh if number == 0 else ())
     swap.swap(writer)

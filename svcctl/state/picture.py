@@ -64,6 +64,10 @@ class Picture(NamedTuple):
     nodes: int = 0
     tunnel: tuple[dict[str, str], dict[str, Any]] | None = None
     """The packet path's settings, as words and as values."""
+    timeouts: dict[str, float] | None = None
+    """Seconds a flow may be idle, by name; None without a packet path, unless somebody has set some for it."""
+    events: dict[str, int] | None = None
+    """What the packet path has counted; None without one."""
 
 
 class Other(NamedTuple):
@@ -87,7 +91,13 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     rows = destination_rows(state, label)
     bindings = None
     services, settings, fault, nets = None, None, None, []
-    has_services = state.has_half(catalog.BALANCER)
+    has_services, has_packets = (state.has_half(half) for half in (catalog.BALANCER, catalog.PACKETS))
+    meta = state.meta()
+    timeouts = None
+    if has_packets or any(meta.idle_ms):
+        from svcctl.state.packet_settings import config_of, timeouts_of
+
+        timeouts = timeouts_of(config_of(state))
     if has_services:
         from svcctl.state.balancer_settings import read_settings
         from svcctl.state.condition import fault as fault_of
@@ -105,7 +115,7 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
     return Picture(
         path=state.path,
         inode=inode,
-        meta=state.meta(),
+        meta=meta,
         hosts=used.get("exact", 0),
         prefixes=used.get("bindings", 0),
         bindings=bindings,
@@ -117,9 +127,11 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         settings=settings,
         fault=fault,
         node_port_nets=tuple(nets),
-        has_packets=state.has_half(catalog.PACKETS),
+        has_packets=has_packets,
         rules=_rules(state),
         **_tunnel(state),
+        timeouts=timeouts,
+        events=counters.packet_events(state) if has_packets else None,
     )
 
 
@@ -128,7 +140,7 @@ def _tunnel(state: State) -> dict[str, Any]:
     if not state.has_half(catalog.PACKETS):
         return {}
     from svcctl.state.nodes import names
-    from svcctl.state.packets import read_config
+    from svcctl.state.packet_settings import read_config
     from svcctl.state.tunnel_settings import no_dsr, values, words
 
     config = read_config(state)

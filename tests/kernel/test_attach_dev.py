@@ -15,8 +15,8 @@ from svcctl.bpf.link import Link, query_programs
 from svcctl.bpf.program import Program
 from svcctl.host import tc
 from svcctl.host.netns import Netns
-from svcctl.maps import catalog
-from svcctl.maps.layouts import U32
+from svcctl.maps import catalog, enums
+from svcctl.maps.layouts import U32, U64
 from svcctl.maps.packet_layouts import DEVICE, FLOW, FLOW_KEY, PACKET_CONFIG
 from svcctl.state.device_links import Hooks
 from svcctl.state.devices import attach_new
@@ -597,6 +597,71 @@ def test_flows_and_settings_are_carried_over(one: Pod, state: World) -> None:
         "unchanged veth1 (workload)\nchanged settings\n"
     )
     sound()
+
+
+def settings() -> dict[str, float]:
+    """The idle times as `status` has them, which are those of the programs once there are any."""
+    times: dict[str, float] = svc("status", "-o", "json").json["status"][0]["packets"]["timeouts"]
+    with lock_state(Place("/proc/thread-self/ns/net"), "test") as writer:
+        if writer.has_map("packet_config"):
+            config = PACKET_CONFIG.unpack(writer.map("packet_config").lookup(bytes(4)) or b"")
+            assert [ms / 1000 for ms in config[1:8]] == list(times.values())
+    return times
+
+
+def test_timeouts_of_load(world: World) -> None:
+    """Said before there is a packet path or after, and again; kept by all that makes maps or programs anew."""
+    usual = {
+        "syn": 20,
+        "established": 3600,
+        "fins": 120,
+        "reset": 40,
+        "after-reset": 120,
+        "udp": 60,
+        "fragment": 30,
+    }
+    assert svc("load", "--no-dispatcher", "--timeout", "udp=17", "--timeout", "syn=1.5").err == ""
+    assert settings() == usual | {"udp": 17, "syn": 1.5}
+    assert "unchanged" in svc("load", "--no-dispatcher", "--timeout", "udp=17").out
+    again = ("load", "--no-dispatcher", "--timeout", "udp=18")
+    assert "would change settings (udp 17 s -> 18 s)\n" in svc(*again, "--dry-run").out
+    assert "changed settings (udp 17 s -> 18 s)\n" in svc(*again).out
+    assert "timeouts" in svc("status").out
+    with pod("veth1"):
+        svc("attach", "dev", "veth1", *WORKLOAD, *SMALL)
+        assert settings() == usual | {"udp": 18, "syn": 1.5}
+        assert "changed settings (syn 1.5 s -> 2 s)\n" in svc(*again[:2], "--timeout", "syn=2").out
+        svc("attach", "dev", "veth1", *WORKLOAD, "--timeout", "fins=60")
+        wanted = usual | {"udp": 18, "syn": 2, "fins": 60}
+        assert settings() == wanted
+        before = generation()
+        svc(*again)
+        assert generation() == before
+        for words in (("--force",), ("--max-flows", 8000)):
+            svc("upgrade", *words)
+            assert settings() == wanted
+        for ran in (svc("load", "--timeout", text, code=2) for text in ("udp", "udp=0", "tcp=3")):
+            assert "NAME=SECONDS" in ran.err or "seconds" in ran.err
+        sound()
+
+
+def test_every_counter_is_shown(one: Pod, state: World) -> None:
+    """What the programs count, by `status` and `metrics`, whether or not it ever happened."""
+    svc("attach", "dev", "veth1", *WORKLOAD, *SMALL)
+    with lock_state(Place("/proc/thread-self/ns/net"), "test") as writer:
+        for name, words in (("packet_stats", enums.PACKET_EVENTS), ("drop_stats", enums.DROP_REASONS)):
+            table = writer.map(name)
+            for number in range(len(words)):
+                table.update(U32.pack(number), U64.pack(number) + bytes(table.value_bytes - 8))
+    (shown,) = svc("status", "-o", "json").json["status"]
+    assert shown["packets"]["events"] == {name: n for n, name in enumerate(enums.PACKET_EVENTS)}
+    assert shown["drops"] == {name: n for n, name in enumerate(enums.DROP_REASONS)}
+    text, metrics = svc("status").out, svc("metrics").out
+    for kind, names in (("packet_events_total", enums.PACKET_EVENTS), ("drops_total", enums.DROP_REASONS)):
+        for number, name in enumerate(names):
+            label = "event" if kind.startswith("packet") else "reason"
+            assert f'svcctl_{kind}{{{label}="{name}"}} {number}\n' in metrics
+            assert not number or f"{name} {number}" in text
 
 
 def test_interfaces_of_another_namespace(world: World, mode: str) -> None:

@@ -12,7 +12,7 @@ from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import NODE
 from svcctl.model.prefix import parse_address, parse_prefix
 from svcctl.state import nodes
-from svcctl.state.packets import put_config, read_config
+from svcctl.state.packet_settings import put_config, read_config
 from tests.kernel import test_check
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import writer

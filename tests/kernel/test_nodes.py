@@ -18,7 +18,7 @@ from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import DEVICE, PacketConfig
 from svcctl.model.prefix import Prefix, parse_address, parse_prefix
 from svcctl.state import nodes, tunnel_settings
-from svcctl.state.packets import put_config, read_config
+from svcctl.state.packet_settings import put_config, read_config
 from svcctl.state.place import Place
 from svcctl.state.session import open_reader
 from svcctl.state.writer import lock_state

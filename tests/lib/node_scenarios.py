@@ -8,7 +8,7 @@ from __future__ import annotations
 from svcctl.maps import enums, layouts
 from svcctl.model.prefix import parse_prefix
 from svcctl.state import nodes
-from svcctl.state.packets import read_config
+from svcctl.state.packet_settings import read_config
 from svcctl.state.place import Place
 from svcctl.state.session import State, open_reader
 from svcctl.state.tunnel_settings import no_dsr

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from svcctl.cli.options import option, verb
-from svcctl.cli.packet_params import CLIENT_PREFIX, MTU, NODE_ADDRESSES, PORTS
+from svcctl.cli.packet_params import CLIENT_PREFIX, MTU, NODE_ADDRESSES, PORTS, TIMEOUT
 from svcctl.cli.params import Count
 from svcctl.errors import UsageProblem
 from svcctl.maps.catalog import MAX_BINDINGS, MAX_DESTINATIONS
-from svcctl.render.changes import CREATED, UNCHANGED, Change
+from svcctl.render.changes import CHANGED, CREATED, UNCHANGED, Change
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
@@ -80,6 +80,14 @@ if TYPE_CHECKING:
     metavar="PREFIX|none",
     help="Clients that are answered through the tunnel whatever a service says; may be repeated [none].",
 )
+@option(
+    "--timeout",
+    "timeouts",
+    type=TIMEOUT,
+    multiple=True,
+    metavar="NAME=SECONDS",
+    help="How long the packet path remembers an idle flow, as 'attach dev --timeout'; may be said again.",
+)
 def command(
     env: Env,
     group: str | None,
@@ -94,24 +102,29 @@ def command(
     clamp_mss: bool | None,
     snat_ports: tuple[int, int] | None,
     no_dsr: tuple[Prefix | str, ...],
+    timeouts: tuple[tuple[str, int], ...],
 ) -> None:
     """Make the state directory of the network namespace and attach the dispatcher to it.
 
     Traffic is steered from the first 'bind' on. Loading what is loaded is no error; with other options it is a
-    conflict.
+    conflict, but for the options on packets, which can be changed at any time: what is not said stays.
 
-    The options on packets are those of the packet path, which is made if there is none, and can be changed at any
-    time: what is not said stays. Tunnels are for backends on other nodes ('svcctl nodes').
+    The packet path is made if there is none and something of tunnels is said. Tunnels are for backends on other nodes
+    ('svcctl nodes').
     """
     from svcctl.cli.access import command_line, place
     from svcctl.state.create import LoadOptions, load, planned
 
-    options = LoadOptions(group, not no_dispatcher, max_bindings, max_destinations, mount_bpffs, from_tubular)
+    options = LoadOptions(
+        group, not no_dispatcher, max_bindings, max_destinations, mount_bpffs, from_tubular, timeouts
+    )
     where = place(env)
     done = planned(where, options) if env.dry_run else load(where, options, command_line())
     changes = [Change(CREATED if done.created else UNCHANGED, "state", done.path, words=_WORDS[done.created])]
     if done.created and done.attached:
         changes.append(Change(CREATED, "attachment", "dispatcher", f"network namespace {done.inode}"))
+    if done.timeouts:
+        changes.append(Change(CHANGED, "packets", "settings", done.timeouts))
     if not done.created:
         env.notice(f"already loaded: {done.path}")
     changes += [Change(*row) for row in done.taken]

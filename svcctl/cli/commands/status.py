@@ -36,8 +36,9 @@ DESTINATION_KEYS = (
     "--all", "every", is_flag=True, help="Every state directory under bpffs, those of dead namespaces too."
 )
 def command(env: Env, label: str | None, every: bool) -> None:
-    """Show version, attachments, bindings, labels with their sockets and counters, how full the maps are, and
-    the last ten commands that changed something.
+    """Show version, attachments, bindings, labels with their sockets and counters, what was dropped, what the packet
+    path has met and how long it remembers flows, how full the maps are, and the last ten commands that changed
+    something.
 
     Not loaded: exit code 3.
     """
@@ -102,6 +103,9 @@ def _object(picture: Picture) -> dict[str, Any]:
     if picture.tunnel is not None:
         value["nodes"] = picture.nodes
         value["tunnel"] = picture.tunnel[1]
+    if picture.timeouts is not None:
+        events = {} if picture.events is None else {"events": picture.events}
+        value["packets"] = {"timeouts": picture.timeouts, **events}
     value["drops"] = picture.drops
     value["maps"] = [{"name": one.name, "used": one.used, "max": one.max} for one in picture.fill]
     value["writes"] = [
@@ -128,7 +132,8 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
             "bindings",
             f"{picture.hosts + picture.prefixes} ({picture.hosts} hosts, {picture.prefixes} prefixes)",
         ),
-        ("dropped", _drops(picture.drops)),
+        ("dropped", _counts(picture.drops)),
+        *_flows(picture),
     ]
     if meta.generation & 1 or meta.swap_phase:
         facts.append(("at work", f"{layouts.text(meta.mark_command)} (pid {meta.mark_pid}), or interrupted"))
@@ -233,8 +238,16 @@ def _named(row: tuple[Any, ...]) -> dict[str, Any]:
     return {key: row[number] for key, number in AT.items()}
 
 
-def _drops(drops: dict[str, int]) -> str:
-    return ", ".join(f"{reason} {number}" for reason, number in drops.items() if number) or "0"
+def _flows(picture: Picture) -> list[tuple[str, str]]:
+    """What the packet path has met, and for how long it remembers."""
+    found = [("packets", _counts(picture.events))] if picture.events is not None else []
+    if picture.timeouts is not None:
+        found.append(("timeouts", ", ".join(f"{name} {time:g} s" for name, time in picture.timeouts.items())))
+    return found
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in counts.items() if number) or "0"
 
 
 def _percent(one: Fill) -> str:

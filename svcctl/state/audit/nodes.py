@@ -186,7 +186,7 @@ def _ends(
 
 def _settings(writer: Writer, table: dict[bytes, int]) -> Iterator[Finding]:
     """Tunnels have a port, this node's ends are no other's, and the set of clients without DSR is there."""
-    from svcctl.state.packets import put_config, read_config
+    from svcctl.state.packet_settings import put_config, read_config
     from svcctl.state.tunnel_settings import no_dsr
 
     config = read_config(writer)

@@ -181,7 +181,7 @@ def _no_dsr(writer: Writer) -> int:
     """The number of the set of clients without DSR, 0 for none."""
     if not writer.has_map("packet_config"):
         return 0
-    from svcctl.state.packets import read_config
+    from svcctl.state.packet_settings import read_config
 
     return read_config(writer).no_dsr
 

@@ -28,7 +28,7 @@ def tunnels(probe: Probe, reader: Reader) -> Line:
     if not reader.has_half(catalog.PACKETS):
         return Line(name, OK, "the packet path was never attached")
     from svcctl.state.nodes import read_values, tunnel_ends
-    from svcctl.state.packets import read_config
+    from svcctl.state.packet_settings import read_config
 
     ends, others = tunnel_ends(reader), read_values(reader)
     if not ends:
@@ -169,7 +169,7 @@ def source_ports(probe: Probe, reader: Reader) -> Line:
     name = "source ports"
     if not reader.has_half(catalog.PACKETS):
         return Line(name, OK, "the packet path was never attached")
-    from svcctl.state.packets import read_config
+    from svcctl.state.packet_settings import read_config
     from svcctl.state.tunnel_settings import port_clashes
 
     config = read_config(reader)
