@@ -332,7 +332,7 @@ def test_another_role(one: Pod, state: World, mode: str) -> None:
     assert attached(one.ifindex, mode) == {"ingress": [into], "egress": [out]}
     assert [row.get("link_id") for row in rows()] == links  # replaced under it, never detached
     assert {row["role"] for row in rows()} == {"host"}
-    assert table() == {one.ifindex: (2, 0)}
+    assert table() == {one.ifindex: (2, 2)}
     sound()
     assert "unchanged" in svc("attach", "dev").out  # the rule does not take back what was said of one
     assert svc("attach", "dev", "veth*", *WORKLOAD).out == f"changed veth1 (workload, {mode})\n"
