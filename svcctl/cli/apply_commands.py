@@ -239,8 +239,31 @@ def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str,
             "details": details,
         }
     yield from _bindings(plan, unchanged)
+    yield from _nodes(plan, unchanged)
     for setting, note in plan.settings:
         yield {"action": CHANGED, "kind": "setting", "name": setting, "owner": None, "note": note}
+
+
+def _nodes(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
+    from svcctl.model.apply_plan import UNCHANGED
+    from svcctl.model.node import difference
+
+    for step in plan.nodes.steps:
+        if step.action == UNCHANGED and not unchanged:
+            continue
+        some = step.want or step.have
+        assert some is not None
+        details = None
+        if step.have is not None and step.want is not None and step.action != UNCHANGED:
+            details = difference(step.have, step.want) or None
+        yield {
+            "action": step.action,
+            "kind": "node",
+            "name": step.name,
+            "owner": some.owner or None,
+            "note": step.note or None,
+            "details": details,
+        }
 
 
 def _bindings(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
@@ -280,6 +303,8 @@ def counts_of(plan: ApplyPlan) -> dict[str, int]:
     counts[CHANGED] += len(bindings.plan.replaced) + len(bindings.adopted) + len(plan.settings)
     counts[DELETED] += len(bindings.plan.removed)
     counts[UNCHANGED] += len(bindings.unchanged)
+    for node in plan.nodes.steps:
+        counts[node.action] += 1
     return counts
 
 

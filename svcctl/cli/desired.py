@@ -9,6 +9,7 @@ from svcctl.errors import Incompatible
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from svcctl.model.node import ClusterNode
     from svcctl.model.service import Service
     from svcctl.state.session import State
 
@@ -19,12 +20,13 @@ HEAD: dict[str, Any] = {"version": VERSION, "owner": ""}
 
 class Everything(NamedTuple):
     """All bindings (24-byte key -> label), whose they are if anybody's, and services; the prefixes where node ports are
-    served, none for all of the node's addresses."""
+    served, none for all of the node's addresses; other nodes."""
 
     bindings: Mapping[bytes, str]
     owners: Mapping[bytes, str]
     services: tuple[Service, ...]
     node_port_addresses: tuple[str, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
 
 
 def read_everything(state: State) -> Everything:
@@ -42,7 +44,12 @@ def read_everything(state: State) -> Everything:
     from svcctl.state.owners import read_owners
 
     owners = read_owners(state) if state.has_dispatcher() else {}
-    return Everything(_read_bindings(state), owners, services, nets)
+    nodes: tuple[ClusterNode, ...] = ()
+    if state.has_half(catalog.PACKETS):
+        from svcctl.state.nodes import read
+
+        nodes = tuple(read(state).nodes.values())
+    return Everything(_read_bindings(state), owners, services, nets, nodes)
 
 
 def _read_bindings(state: State) -> Mapping[bytes, str]:
@@ -69,15 +76,19 @@ def document(output: str, everything: Everything) -> Iterable[str]:
     head = dict(HEAD)
     if everything.node_port_addresses:
         head["node_port_addresses"] = list(everything.node_port_addresses)
+    lists: dict[str, Iterable[dict[str, Any]]] = {
+        "bindings": _bindings(everything),
+        "services": _services(everything),
+    }
+    if everything.nodes:
+        lists["nodes"] = _nodes(everything)
     if output == "yaml":
         from svcctl.render import yaml
 
-        return yaml.whole(
-            {**head, "bindings": list(_bindings(everything)), "services": _services(everything)}
-        )
+        return yaml.whole({**head, **{name: list(values) for name, values in lists.items()}})
     from svcctl.render import json
 
-    return json.lists(head, {"bindings": _bindings(everything), "services": _services(everything)})
+    return json.lists(head, lists)
 
 
 def _bindings(everything: Everything) -> Iterator[dict[str, Any]]:
@@ -91,6 +102,15 @@ def _bindings(everything: Everything) -> Iterator[dict[str, Any]]:
         entry = {"label": label, "protocol": protocol, "prefix": prefix, "port": port}
         owner = owners.get((protocol, prefix, port)) if owners else None
         yield {**entry, "owner": owner} if owner else entry
+
+
+def _nodes(everything: Everything) -> list[dict[str, Any]]:
+    from svcctl.model.sources.native_writing import node_entry
+
+    return [
+        node_entry(one.name, one.addresses, one.pod_prefixes, one.zone, one.owner, "")
+        for one in everything.nodes
+    ]
 
 
 def _services(everything: Everything) -> list[dict[str, Any]]:

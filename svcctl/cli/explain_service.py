@@ -47,6 +47,8 @@ def as_object(found: ExplainedService) -> dict[str, Any]:
 
 def facts(found: ExplainedService) -> Iterator[tuple[str, str]]:
     """(name, text) of each line."""
+    from svcctl.model.service import reaches_outside
+
     route = found.route
     if route is not None:
         yield "service", f"{route.service or 'none'}, by its {found.met} {route.name}"
@@ -58,6 +60,10 @@ def facts(found: ExplainedService) -> Iterator[tuple[str, str]]:
         yield ("not chosen" if not number else "", text)
     for number, text in enumerate(found.losers):
         yield ("frontends" if not number else "", text)
+    if found.service is not None and reaches_outside(found.service):
+        policy = "local" if found.service.external_local else "cluster"
+        mode = "directly (DSR)" if found.service.dsr else "through the tunnel"
+        yield "outside", f"the {policy} set; backends on other nodes answer {mode}"
     if found.affinity_seconds:
         yield "affinity", f"a client is kept on its backend for {found.affinity_seconds} s"
     if found.affine is not None:
@@ -88,8 +94,24 @@ def packet_object(found: ExplainedPacket) -> dict[str, Any]:
     """What the packet path does, for JSON and YAML."""
     value = found._asdict()
     shares = value.pop("shares")
+    value["ways"] = [way._asdict() for way in found.ways]
     value["backends"] = [{"backend": share.name, "share": float(share.share)} for share in shares]
     return value
+
+
+def packet_ways(found: ExplainedPacket) -> Iterator[str]:
+    """How packets from outside get to each backend, and their answers back."""
+    for backend, way, node, direct in found.ways:
+        text = {
+            "local": "a workload of this node",
+            "tunnel": f"through the tunnel to node {node}",
+            "masqueraded": "with this node's address as the client's",
+            "routed": "by the host's routes",
+            "nowhere": f"dropped: there is no tunnel to node {node or '?'}",
+        }[way]
+        if way == "tunnel":
+            text += ", which answers the client by itself (DSR)" if direct else ", and back through it"
+        yield f"{backend}: {text}"
 
 
 def packet_line(found: ExplainedPacket) -> str:

@@ -34,7 +34,9 @@ class LazyGroup(Helpful, click.Group):
         params: Sequence[click.Parameter] = (),
         help: str = "",
         epilog: str | None = None,
+        default: str | None = None,
     ) -> None:
+        """`default` names the subcommand that runs when none is given."""
         from svcctl.cli.options import HELP
 
         super().__init__(
@@ -44,10 +46,23 @@ class LazyGroup(Helpful, click.Group):
             epilog=epilog,
             add_help_option=False,
             no_args_is_help=False,
-            subcommand_metavar="COMMAND ...",
+            invoke_without_command=default is not None,
+            callback=self._run_default if default is not None else None,
+            subcommand_metavar="COMMAND ..." if default is None else "[COMMAND ...]",
             options_metavar="[OPTION]...",
         )
         self.registry = registry
+        self.default = default
+
+    def _run_default(self, **params: Any) -> Any:
+        """click calls this before a subcommand, too."""
+        ctx = click.get_current_context()
+        if ctx.invoked_subcommand is not None or self.default is None:
+            return None
+        command = self.get_command(ctx, self.default)
+        assert command is not None
+        with command.make_context(self.default, [], parent=ctx) as inside:
+            return command.invoke(inside)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the registry."""

@@ -17,7 +17,7 @@ _LIMIT = 200_000
 def candidates(kind: str, env: Env, service: str | None = None) -> Iterator[str]:
     """Values of a kind that the state has, each once, in order; of frontends and backends those of `service`.
 
-    Kinds: label, prefix, address, port, endpoint, service, frontend, backend, interface.
+    Kinds: label, prefix, address, port, endpoint, service, frontend, backend, node, interface.
     Raises what opening the state raises; the caller shows nothing then. Any other kind has none.
     """
     if kind == "interface":
@@ -141,9 +141,16 @@ def _of_service(state: State, name: str, kind: str) -> Iterator[str]:
         yield from map(format_backend, sorted(each.backend for each in found.service.members))
 
 
-_OF_SERVICES = ("service", "frontend", "backend")
+def _nodes(state: State) -> Iterator[str]:
+    from svcctl.state.nodes import names
+
+    yield from sorted(names(state).values())
+
+
+_OF_SERVICES = ("service", "frontend", "backend", "node")
 _KINDS = {
     "service": _services,
+    "node": _nodes,
     "frontend": _frontends,
     "backend": _backends,
     "label": _labels,

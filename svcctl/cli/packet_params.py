@@ -58,6 +58,74 @@ class _Timeout(_Type):
         return [CompletionItem(f"{name}=") for name in TIMEOUTS if name.startswith(incomplete)]
 
 
+class _NodeAddresses(_Type):
+    """`192.0.2.1`, `192.0.2.1,2001:db8::1` or `none`; the value is a tuple of (family, 16 bytes), one of a family."""
+
+    name = "address"
+
+    def parse(self, text: str) -> Any:
+        """The addresses. Raises UsageProblem."""
+        from svcctl.model.node import is_no_node
+        from svcctl.model.prefix import parse_address
+
+        if text == "none":
+            return ()
+        found = tuple(parse_address(word) for word in text.split(","))
+        if len({family for family, _ in found}) != len(found):
+            raise UsageProblem("expected one address of a family")
+        if any(is_no_node(*each) for each in found):
+            raise UsageProblem("no other node can reach this one there")
+        return found
+
+
+class _Ports(_Type):
+    """`20000-29999`; the value is the first and the last port."""
+
+    name = "ports"
+
+    def parse(self, text: str) -> Any:
+        """The range. Raises UsageProblem."""
+        words = text.split("-")
+        if len(words) == 2 and all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
+            first, last = map(int, words)
+            if 1024 <= first <= last <= 65535:
+                return first, last
+        raise UsageProblem("expected FIRST-LAST of 1024-65535")
+
+
+class _ClientPrefix(_Type):
+    """A prefix of clients, or `none`, which stands for no prefix."""
+
+    name = "prefix"
+
+    def parse(self, text: str) -> Any:
+        """The prefix. Raises UsageProblem."""
+        from svcctl.model.prefix import parse_prefix
+
+        return "none" if text == "none" else parse_prefix(text)
+
+
+class _Mtu(_Type):
+    """0, or 576 to 65535."""
+
+    name = "bytes"
+
+    def parse(self, text: str) -> int:
+        """The number. Raises UsageProblem."""
+        if (
+            text.isascii()
+            and text.isdecimal()
+            and len(text) < 6
+            and (int(text) == 0 or 576 <= int(text) <= 65535)
+        ):
+            return int(text)
+        raise UsageProblem("expected 576-65535, or 0 for the interface's own")
+
+
 INTERFACE = _Interface()
+MTU = _Mtu()
+NODE_ADDRESSES = _NodeAddresses()
+PORTS = _Ports()
+CLIENT_PREFIX = _ClientPrefix()
 TIMEOUT = _Timeout()
 ROLE = Word("role", "workload", "host")

@@ -52,6 +52,7 @@ _ROWS = (
     ("lut", OUTGOING, "The Maglev table of a service: who has which share."),
     ("affinity", OUTGOING, "Which clients stick to which backends."),
     ("reverse", OUTGOING, "Which sockets' backends stand for which frontends."),
+    ("nodes", OUTGOING, "Other nodes of the cluster: list, add and delete them."),
     ("conntrack", OUTGOING, "Flows of the packet path: list them, flush them."),
     ("apply", CONFIGURATION, "Make services and bindings those of a desired state."),
     ("diff", CONFIGURATION, "What apply would change."),

@@ -26,15 +26,16 @@ def change_service(
     edit: Callable[[Service, int], Service | None],
     *,
     create: bool = False,
+    first: Callable[[State, Service | None], None] | None = None,
     before: Callable[[State, Stored], None] | None = None,
     then: Callable[[State, Stored], None] | None = None,
 ) -> tuple[Stored | None, Service | None]:
     """Edit the service `name` (or, with `create`, make it) and print what changes.
 
     `edit` gets the service as it is and the time in nanoseconds, and returns what it should be, or None to remove
-    it. Returns both. Nothing is written when nothing changes. `before` and `then` are called under the lock with the
-    service as it was, before the first write and after the last. Drains of whatever service that are over are ended
-    first.
+    it. Returns both. Nothing is written when nothing changes. `first` is called before that, with what there is;
+    `before` and `then` are called under the lock with the service as it was, before the first write and after the
+    last. Drains of whatever service that are over are ended first.
     """
     from svcctl.model.service import Service
     from svcctl.model.service_plan import diff, is_empty, steps
@@ -49,6 +50,8 @@ def change_service(
         have = services.find(state, name) if create else services.get(state, name, action)
         if before is not None and have is not None:
             before(state, have)
+        if first is not None:
+            first(state, have.service if have else None)
         now = time.time_ns()
         want = edit(have.service if have else Service(name), now)
         plan = diff(have.service if have else None, want)

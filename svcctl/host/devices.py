@@ -20,7 +20,7 @@ PATTERN_BYTES = 63
 """The longest pattern that a state can remember."""
 
 _RTM_NEWLINK, _RTM_GETLINK = 16, 18
-_IFLA_IFNAME, _IFLA_LINK, _IFLA_LINKINFO = 3, 5, 18
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINKINFO = 3, 4, 5, 18
 _IFLA_LINK_NETNSID, _IFLA_PROP_LIST, _IFLA_ALT_IFNAME = 37, 52, 53
 _IFLA_INFO_KIND = 1
 _IFF_LOOPBACK = 8
@@ -33,7 +33,7 @@ class Device(Record):
     """An interface. `kind` is the driver's name ("veth"; "" of hardware); `peer` the index of a veth's other end.
 
     `peer_elsewhere`: that end is in another network namespace. `ethernet`: frames
-    have Ethernet headers. `others` are alternative names.
+    have Ethernet headers. `others` are alternative names. `mtu` is in bytes.
     """
 
     ifindex: int
@@ -44,6 +44,7 @@ class Device(Record):
     peer_elsewhere: bool
     ethernet: bool
     others: tuple[str, ...] = ()
+    mtu: int = 0
 
 
 def devices(netns: Netns) -> list[Device]:
@@ -56,9 +57,12 @@ def _device(body: bytes) -> Device:
     _, hardware, index, flags, _ = _IFINFOMSG.unpack_from(body)
     name, kind, peer, elsewhere = "", "", 0, False
     others: list[str] = []
+    mtu = 0
     for what, content in attributes(body, _IFINFOMSG.size):
         if what == _IFLA_IFNAME:
             name = _text(content)
+        elif what == _IFLA_MTU:
+            (mtu,) = _INDEX.unpack(content)
         elif what == _IFLA_LINK:
             (peer,) = _INDEX.unpack(content)
         elif what == _IFLA_LINK_NETNSID:
@@ -76,6 +80,7 @@ def _device(body: bytes) -> Device:
         elsewhere,
         hardware == _ARPHRD_ETHER,
         tuple(others),
+        mtu,
     )
 
 

@@ -126,6 +126,9 @@ PACKET_MAPS = {
 carried over. An entry of `halfopen` is found only if `flow_filter` says so: they go together.
 """
 
+ADDED = ("nodes",)
+"""Maps that a state of this very layout may lack, as it was made before there were such: `upgrade` makes them."""
+
 MAPS = STATE_MAPS | DISPATCH_MAPS | SERVICE_MAPS | PACKET_MAPS
 
 LAYOUTS: dict[str, tuple[Layout[Any] | None, Layout[Any] | None]] = {

@@ -19,6 +19,7 @@ from svcctl.errors import Conflict, UsageProblem
 from svcctl.model.apply_doubts import partial_input
 from svcctl.model.binding import Binding, format_binding
 from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
+from svcctl.model.node_plan import HaveNodes, NodePlan, plan_nodes
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
 from svcctl.model.service import Service, check_service, eligible
@@ -83,6 +84,7 @@ class ApplyPlan(NamedTuple):
     notices: tuple[Notice, ...]
     doubts: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
+    nodes: NodePlan = NodePlan()
 
     @property
     def changes(self) -> bool:
@@ -92,19 +94,21 @@ class ApplyPlan(NamedTuple):
             any(step.action != UNCHANGED for step in self.services)
             or not bindings.plan.is_empty
             or bool(bindings.owners or bindings.disowned or self.settings)
+            or self.nodes.changes
         )
 
 
 class Have(NamedTuple):
     """What is there. `broken` are names of services whose ids are not to be used again, `shared` those of them whose
     ids are another's too, and get others whoever asks; keys of bindings are those of `Binding.key`; a binding that
-    was made by hand is not in `owners`."""
+    was made by hand is not in `owners`. `nodes` is None where none can be kept: there is no packet path."""
 
     services: Mapping[str, Service]
     broken: Collection[str] = ()
     shared: Collection[str] = ()
     bindings: Mapping[bytes, str] = {}
     owners: Mapping[bytes, str] = {}
+    nodes: HaveNodes | None = None
 
 
 def plan_apply(
@@ -129,11 +133,15 @@ def plan_apply(
     # Whoever may make a Service of Kubernetes must not stop everybody else's from being applied.
     yielding = {one.name for each in desired if each.kind == KUBERNETES for one in each.services}
     steps = _settle_frontends(steps, have, frozenset() if take_over else yielding, take_over, notices)
+    nodes = NodePlan()
+    if have.nodes is not None:
+        nodes = plan_nodes(desired, have.nodes, prune=prune, take_over=take_over, notices=notices)
     return ApplyPlan(
         tuple(sorted(steps.values(), key=lambda step: step.name)),
         _bindings(desired, have, prune, take_over, notices),
         tuple(notices),
         _doubts(desired, have) if prune else (),
+        nodes=nodes,
     )
 
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     class Node(NamedTuple):
         """A node of the cluster: its addresses (family, 16 bytes), the pods' prefixes, and what it says of itself.
 
-        `eligible`: load balancers may send it traffic (not being deleted, not about to be removed).
+        `eligible`: load balancers may send it traffic (not being deleted, not about to be removed). `owner` is whose it
+        is, None: the source's.
         """
 
         name: str
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         zone: str = ""
         eligible: bool = True
         own: bool = False
+        owner: str | None = None
 
     class Desired(NamedTuple):
         """What one source asks for.
@@ -57,7 +59,8 @@ if TYPE_CHECKING:
         of a server that failed. `no_services`: the source has no say about services, so none are pruned for it.
         `node_port_addresses` are the prefixes where node ports are served, of both families; (): all of the
         node's own; None: it has no say about that. `namespaces`: of a cluster, those that the input has Services
-        or EndpointSlices of; None for sources that are no cluster's.
+        or EndpointSlices of; None for sources that are no cluster's. `says_nodes`: `nodes` are all there are, so
+        that others of the owner may go.
         """
 
         kind: str
@@ -72,16 +75,19 @@ if TYPE_CHECKING:
         no_services: bool = False
         namespaces: frozenset[str] | None = None
         binding_owners: Mapping[bytes, str] = {}
+        says_nodes: bool = False
 
 else:
     from collections import namedtuple
 
     Node = namedtuple(
-        "Node", "name addresses pod_prefixes zone eligible own", defaults=((), (), "", True, False)
+        "Node",
+        "name addresses pod_prefixes zone eligible own owner",
+        defaults=((), (), "", True, False, None),
     )
     Desired = namedtuple(
         "Desired",
         "kind owner services bindings nodes node_port_addresses notices blockers errors no_services namespaces"
-        " binding_owners",
-        defaults=((), None, (), None, (), (), (), False, None, {}),
+        " binding_owners says_nodes",
+        defaults=((), None, (), None, (), (), (), False, None, {}, False),
     )

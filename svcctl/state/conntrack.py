@@ -38,18 +38,24 @@ _FLAGS = (
     (enums.FLOW_LOCAL, "local"),
     (enums.FLOW_ONE_SIDED, "one-sided"),
     (enums.FLOW_OTHER_PORT, "other-port"),
+    (enums.FLOW_TUNNEL, "tunnel"),
+    (enums.FLOW_DSR, "dsr"),
+    (enums.FLOW_TABLE, "maglev"),
+    (enums.FLOW_MASQUERADE, "masqueraded"),
+    (enums.FLOW_PICKED_UP, "picked-up"),
 )
 
 
 class FlowFilter(Record):
     """Which flows are meant; None: whatever. `source` and `destination` are of the client's packets, as it sends
-    them."""
+    them; `node` is the name of the other end of the tunnel."""
 
     service: str | None = None
     source: Prefix | None = None
     destination: Prefix | None = None
     backend: Prefix | None = None
     protocol: int | None = None
+    node: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -70,6 +76,7 @@ class FlowRow(Record):
     service: str
     age: float
     idle: float
+    node: str | None
     flags: tuple[str, ...]
 
 
@@ -142,8 +149,21 @@ def matches(names: Names, flow: Flow, wanted: FlowFilter) -> bool:
         and (wanted.service is None or names.service_name(value.service) == wanted.service)
         and _covers(wanted.source, key.source)
         and _covers(wanted.destination, key.destination)
-        and _covers(wanted.backend, value.destination)
+        and (wanted.backend is None or _covers(wanted.backend, _backend_address(names, flow)))
+        and (wanted.node is None or _node(names, flow) == wanted.node)
     )
+
+
+def _backend_address(names: Names, flow: Flow) -> bytes:
+    """Where the flow ends. What goes into a tunnel is not translated here."""
+    if flow.value.kind & enums.FLOW_TUNNEL:
+        return names.backend_address(flow.value.backend) or flow.value.destination
+    return flow.value.destination
+
+
+def _node(names: Names, flow: Flow) -> str | None:
+    """The other end of the flow's tunnel, `?NUMBER` of a node that is gone."""
+    return names.node_name(flow.value.node) if flow.value.node else None
 
 
 def _covers(prefix: Prefix | None, address: bytes) -> bool:
@@ -185,6 +205,7 @@ def _row(names: Names, timeouts: Timeouts, flow: Flow, now: int) -> FlowRow:
         names.service_name(value.service),
         round(max(now - value.created_ns, 0) / _NS, 3),
         round(idle, 3),
+        _node(names, flow),
         tuple(flags),
     )
 

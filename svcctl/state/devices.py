@@ -56,7 +56,8 @@ class Attach(Record):
 class DevicePlan(Record):
     """What `attach dev` has to do. `rules` are to be written, `gone` to be forgotten: (index, name).
 
-    `same` are interfaces that were named and have it all; `notices` are for stderr.
+    `same` are interfaces that were named and have it all; `tell`: what programs are to be told of others that are
+    attached, whose MTU or other end is another by now; `notices` are for stderr.
     """
 
     rules: tuple[Rule, ...]
@@ -65,11 +66,17 @@ class DevicePlan(Record):
     gone: tuple[tuple[int, str], ...]
     clsact: bool
     notices: tuple[str, ...]
+    tell: tuple[tuple[int, DeviceValue], ...] = ()
+    names: tuple[tuple[int, str], ...] = ()
 
     @property
     def changes(self) -> bool:
         """Whether anything is to be written."""
-        return bool(self.rules or self.attach or self.gone)
+        return bool(self.rules or self.attach or self.gone or self.tell)
+
+    def name_of(self, ifindex: int) -> str:
+        """The name of an interface of `tell`."""
+        return dict(self.names)[ifindex]
 
 
 class DetachPlan(Record):
@@ -215,6 +222,8 @@ def plan_attach(state: State, names: Sequence[str], role: int | None) -> DeviceP
             attach.append(one)
         elif one.rule is None or one.rule in named:
             same.append(one)
+    attached = {one.device.ifindex for one in attach}
+    tell = {ifindex: value for ifindex, value in stale_table(state, there).items() if ifindex not in attached}
     return DevicePlan(
         tuple(new),
         tuple(attach),
@@ -222,7 +231,25 @@ def plan_attach(state: State, names: Sequence[str], role: int | None) -> DeviceP
         tuple(gone),
         device_links.wants_clsact() if attach else False,
         tuple(dict.fromkeys(notices)),
+        tuple(tell.items()),
+        tuple((one.ifindex, one.name) for one in there if one.ifindex in tell),
     )
+
+
+def stale_table(state: State, there: Sequence[Device]) -> dict[int, DeviceValue]:
+    """Interface index -> what programs should be told of an attached interface, where that is not what they are."""
+    known = device_links.records(state)
+    if not known:
+        return {}
+    table = read_table(state)
+    gone = {index for index, _ in find_gone(state, there)}
+    recorded = {index for _, index in known} - gone
+    wanted = {
+        one.ifindex: table_value(one, role_of(known, one.ifindex))
+        for one in there
+        if one.ifindex in recorded and role_of(known, one.ifindex) in enums.ROLE_NAMES
+    }
+    return {ifindex: value for ifindex, value in wanted.items() if table.get(ifindex) != value}
 
 
 def _stranger(state: State, device: Device) -> str | None:
@@ -258,6 +285,8 @@ def apply_attach(writer: Writer, plan: DevicePlan) -> list[Attach]:
         value = layouts.AttachRule(rule.role, 0, time.time_ns())
         rules.update(rule_key(rule.pattern), layouts.ATTACH_RULE.pack(value))
     missed = []
+    for ifindex, told in plan.tell:
+        put_table(writer, ifindex, told)
     with Hooks(writer) as hooks:
         for ifindex, _ in plan.gone:
             forget(hooks, ifindex)
@@ -312,7 +341,7 @@ def table_value(device: Device, role: int) -> DeviceValue:
     flags = enums.DEVICE_NEIGHBOUR if device.ethernet else 0
     if role == enums.ROLE_WORKLOAD and device.kind in PIPES and device.peer_elsewhere:
         flags |= enums.DEVICE_PEER
-    return DeviceValue(role, flags)
+    return DeviceValue(role, flags, min(device.mtu, 0xFFFF))
 
 
 def read_table(state: State) -> dict[int, DeviceValue]:

@@ -128,7 +128,7 @@ def _choose(
     if wild is not None and exact is not None:
         losers.append(f"{_named(wild)} loses: a frontend of the very address is closer than a node port")
     elif wild is not None and not own:
-        losers.append(f"{_named(wild)} does not match: {address} is no address of this node")
+        losers.append(f"{_named(wild)} does not match: {address} is no node's address that serves node ports")
     use_wild = exact is None and wild is not None and own
     if blocked is not None and (exact is not None or use_wild):
         losers.append(f"{_named(blocked)} loses: it refuses the ports of the address that are no frontend")
@@ -219,8 +219,14 @@ def _affine(state: State, names: Names, route: Route, seconds: int) -> Affine | 
 def _is_node_address(state: State, family: int, address: bytes) -> bool:
     if is_loopback(family, address):
         return True
+    word = whose(state, address)
+    return word & 0xFF == enums.NODE_OWN or bool(word & enums.NODE_PORTS)
+
+
+def whose(state: State, address: bytes) -> int:
+    """The closest element of node_addresses, as the programs look it up; 0: of outside."""
     data = state.map("node_addresses").lookup(NODE_KEY.pack(NodeKey(128, address)))
-    return data == U32.pack(enums.NODE_OWN)
+    return 0 if data is None else int(U32.unpack(data)[0])
 
 
 def _zero_is_loopback(family: int, address: bytes) -> bytes:

@@ -78,6 +78,7 @@ def collect(place: Place, command: str) -> list[Removed]:
             removed += _own_rows(pins, unused, gone)
             removed += _service_rows(place, service_gc.collect(writer))
             removed += _flow_rows(_sweep(writer))
+            _tell(writer)
     except NotLoaded:
         pass
     return removed
@@ -136,6 +137,24 @@ def _forget(writer: Writer, gone: list[tuple[int, str]]) -> None:
     with Hooks(writer) as hooks:
         for ifindex, _ in gone:
             forget(hooks, ifindex)
+
+
+def _tell(writer: Writer) -> None:
+    """Tell programs what is another by now of interfaces that are attached."""
+    if not writer.has_half(catalog.PACKETS):
+        return
+    from svcctl.host.devices import devices
+    from svcctl.state.devices import put_table, stale_table
+
+    there = devices(writer.netns)
+    stale = stale_table(writer, there)
+    if not stale:
+        return
+    with writer.changing():
+        for ifindex, value in stale.items():
+            put_table(writer, ifindex, value)
+    names = [one.name for one in there if one.ifindex in stale]
+    writer.place.notice(f"noted what has changed of interfaces: {', '.join(names)}")
 
 
 def _service_rows(place: Place, garbage: service_gc.Garbage) -> list[Removed]:

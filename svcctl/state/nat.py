@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SERVES, REFUSES, DROPS, BLOCKS, BROKEN = "serves", "refuses", "drops", "blocks", "broken"
 """What becomes of a connection. BLOCKS: another port of a service's address; BROKEN: it leads nowhere."""
 
-_FLAGS = enums.FRONTEND_LOCAL | enums.FRONTEND_FILTERED | enums.FRONTEND_HOST | enums.FRONTEND_BLOCK
+_FLAGS = sum(enums.FRONTEND_FLAG.values())
 
 
 class Share(Record):
@@ -103,7 +103,7 @@ class Reader:
         word: FrontendWord = FRONTEND.unpack(data)
         flags = word.mark & ((1 << FRONTEND_CHECK_SHIFT) - 1)
         local = bool(flags & enums.FRONTEND_LOCAL)
-        block = self._block(word.lane, local)
+        block = self.block(word.lane, local=local)
         name = self._service(block.service) if block is not None else None
         found: tuple[Share, ...] = ()
         if word.mark >> FRONTEND_CHECK_SHIFT != codec.frontend_check(key) or flags & ~_FLAGS:
@@ -121,7 +121,8 @@ class Reader:
             result = SERVES if found and all(one.backend for one in found) else BROKEN
         return Route(frontend, flags, word.lane, "local" if local else "cluster", block, name, result, found)
 
-    def _block(self, lane: int, local: bool) -> Block | None:
+    def block(self, lane: int, *, local: bool) -> Block | None:
+        """The block of a lane for everybody, or the one for who is to stay on this node."""
         data = self._get("current", U32.pack(lane))
         number = CURRENT.unpack(data)[local] if data is not None else 0
         data = self._get("blocks", U32.pack(number)) if number else None

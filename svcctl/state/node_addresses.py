@@ -1,7 +1,7 @@
 """`node_addresses`: which addresses are this node's own, so that node ports are served on them; and `node_port_nets`:
 the prefixes that those are limited to, if any.
 
-The other classes of enum svc_node_class (other nodes, their pods) are the packet path's: nothing here touches them.
+The other classes of enum svc_node_class (other nodes, pods) are in `nodes.py`: nothing here touches them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from svcctl.model.prefix import MAPPED, format_prefix, mask_address
 from svcctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from svcctl.model.prefix import Prefix
     from svcctl.state.session import State
@@ -57,12 +57,17 @@ def net_texts(keys: Iterable[bytes]) -> list[str]:
 
 def wanted_addresses(state: State, nets: Iterable[bytes]) -> set[bytes]:
     """Keys of the addresses node ports are to be served on: the namespace's own, within `nets` if there are any."""
-    limits = [NODE_KEY.struct.unpack(key) for key in nets]
+    limits = list(nets)
     return {
         NODE_KEY.pack(NodeKey(128, address))
         for address in local_addresses(state.netns)
-        if not limits or any(_is_in(address, *limit) for limit in limits)
+        if serves(address, limits)
     }
+
+
+def serves(address: bytes, nets: Collection[bytes]) -> bool:
+    """Whether node ports are served on a node's address: it is within one of `nets`, or there are none."""
+    return not nets or any(_is_in(address, *NODE_KEY.struct.unpack(key)) for key in nets)
 
 
 def _is_in(address: bytes, bits: int, prefix: bytes) -> bool:

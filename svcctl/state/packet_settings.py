@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from svcctl.maps.layouts import Meta
     from svcctl.state.session import State
+    from svcctl.state.writer import Writer
 
 DEFAULTS = PacketConfig(
     flags=0,
@@ -46,6 +47,11 @@ def read_config(state: State) -> PacketConfig:
     """The settings as they are."""
     data = state.map("packet_config").lookup(bytes(4))
     return PACKET_CONFIG.unpack(data or bytes(PACKET_CONFIG.size))
+
+
+def put_config(writer: Writer, config: PacketConfig) -> None:
+    """Write the settings. Inside `changing()`."""
+    writer.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(config))
 
 
 def new_config(meta: Meta) -> PacketConfig:

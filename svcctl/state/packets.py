@@ -10,14 +10,25 @@ from svcctl.maps import catalog
 from svcctl.maps.packet_layouts import PACKET_CONFIG
 from svcctl.record import Record
 from svcctl.state import balancer, swap
-from svcctl.state.packet_settings import kept, new_config, read_config, with_timeouts
+from svcctl.state.packet_settings import kept, new_config, put_config, read_config, with_timeouts
 from svcctl.state.programs import load_object
+from svcctl.state.tunnel_settings import (
+    PacketSettings,
+    changed_words,
+    check_range_room,
+    delete_ranges,
+    no_dsr,
+    with_settings,
+    words,
+    write_ranges,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from svcctl.maps.packet_layouts import PacketConfig
     from svcctl.maps.service_layouts import Config
+    from svcctl.model.prefix import Prefix
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
@@ -30,12 +41,14 @@ class PacketOptions(Record):
     max_services: int | None = None
     max_backends: int | None = None
     max_sockets: int | None = None
+    settings: PacketSettings = PacketSettings()
 
 
 class PacketPlan(Record):
     """What has to be made: service maps (with the balancer's programs), packet maps, programs; new settings.
 
-    `balancer` are the settings of new service maps.
+    `balancer` are the settings of new service maps. `no_dsr` are the prefixes of a new set of clients, None: as it is.
+    `notes` says which settings change.
     """
 
     services: bool
@@ -44,11 +57,13 @@ class PacketPlan(Record):
     config: PacketConfig
     config_changes: bool
     balancer: Config | None
+    no_dsr: tuple[Prefix, ...] | None = None
+    notes: str = ""
 
     @property
     def changes(self) -> bool:
         """Whether anything is to be written."""
-        return self.services or self.make or self.load or self.config_changes
+        return self.services or self.make or self.load or self.config_changes or self.no_dsr is not None
 
 
 def plan_packets(state: State, options: PacketOptions) -> PacketPlan:
@@ -61,7 +76,13 @@ def plan_packets(state: State, options: PacketOptions) -> PacketPlan:
     if not make:
         _refuse(state, {"flows": None if options.max_flows is None else options.max_flows * 2})
     now = new_config(state.meta()) if make else read_config(state)
-    config = with_timeouts(now, options.timeouts)
+    config = with_timeouts(with_settings(now, options.settings), options.timeouts)
+    old_clients = [] if make else no_dsr(state, now)
+    clients = options.settings.no_dsr
+    if clients is None or (sorted(set(clients)) == old_clients and bool(old_clients) == bool(now.no_dsr)):
+        clients = None
+    elif not services:
+        check_range_room(state, clients)
     load = make or not all(
         os.path.lexists(state.pin(name)) for name in (catalog.TAILS, *(s.pin for s in catalog.PACKET))
     )
@@ -72,6 +93,8 @@ def plan_packets(state: State, options: PacketOptions) -> PacketPlan:
         config,
         not make and config != now,
         balancer.new_settings(state) if services else None,
+        clients,
+        changed_words(words(now, old_clients), words(config, old_clients if clients is None else clients)),
     )
 
 
@@ -116,7 +139,12 @@ def apply_packets(writer: Writer, plan: PacketPlan, options: PacketOptions) -> N
     elif plan.load:
         load_packets(writer)
     if plan.config_changes and not plan.make:
-        writer.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(plan.config))
+        put_config(writer, plan.config)
+    if plan.no_dsr is not None:
+        now = read_config(writer)
+        old = no_dsr(writer, now)
+        put_config(writer, now._replace(no_dsr=write_ranges(writer, plan.no_dsr)))
+        delete_ranges(writer, now.no_dsr, old)
 
 
 def load_packets(

@@ -61,6 +61,9 @@ class Picture(NamedTuple):
     """The prefixes within which addresses of the node serve node ports; none: all do."""
     has_packets: bool = False
     rules: tuple[tuple[str, str], ...] = ()
+    nodes: int = 0
+    tunnel: tuple[dict[str, str], dict[str, Any]] | None = None
+    """The packet path's settings, as words and as values."""
     timeouts: dict[str, float] | None = None
     """Seconds a flow may be idle, by name; None without a packet path, unless somebody has set some for it."""
     events: dict[str, int] | None = None
@@ -126,9 +129,23 @@ def read(state: State, inode: int, label: str | None = None) -> Picture:
         node_port_nets=tuple(nets),
         has_packets=has_packets,
         rules=_rules(state),
+        **_tunnel(state),
         timeouts=timeouts,
         events=counters.packet_events(state) if has_packets else None,
     )
+
+
+def _tunnel(state: State) -> dict[str, Any]:
+    """How many other nodes there are, and the settings of tunnels to them."""
+    if not state.has_half(catalog.PACKETS):
+        return {}
+    from svcctl.state.nodes import names
+    from svcctl.state.packet_settings import read_config
+    from svcctl.state.tunnel_settings import no_dsr, values, words
+
+    config = read_config(state)
+    opted_out = no_dsr(state, config)
+    return {"nodes": len(names(state)), "tunnel": (words(config, opted_out), values(config, opted_out))}
 
 
 def _rules(state: State) -> tuple[tuple[str, str], ...]:

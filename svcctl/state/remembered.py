@@ -72,6 +72,8 @@ class Names:
         self.state = state
         self._services: dict[int, ServiceValue | None] = {}
         self._backends: dict[int, str] = {}
+        self._addresses: dict[int, bytes | None] = {}
+        self._nodes: dict[int, str] | None = None
         self._blocks: dict[int, tuple[tuple[int, int], ...]] = {}
         data = state.map("config").lookup(bytes(4))
         self.udp_seconds: int = CONFIG.unpack(data).udp_affinity_seconds if data is not None else 0
@@ -94,6 +96,21 @@ class Names:
             value = read_backend(self.state, number)
             self._backends[number] = f"?{number}" if value is None else format_backend(as_backend(value))
         return self._backends[number]
+
+    def backend_address(self, number: int) -> bytes | None:
+        """The address of a backend id, 16 bytes; None if it is gone."""
+        if number not in self._addresses:
+            value = read_backend(self.state, number)
+            self._addresses[number] = None if value is None else value.address
+        return self._addresses[number]
+
+    def node_name(self, number: int) -> str:
+        """The name of a node's number, '?<number>' if it is gone."""
+        if self._nodes is None:
+            from svcctl.state.nodes import names
+
+            self._nodes = names(self.state)
+        return self._nodes.get(number, f"?{number}")
 
     def blocks(self, lane: int) -> tuple[tuple[int, int], ...]:
         """(block, service) of the sets that a lane has now."""

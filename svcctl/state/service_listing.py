@@ -9,9 +9,11 @@ from svcctl.maps.service_layouts import BACKEND, SERVICE_STATS, ServiceStats
 from svcctl.model.constants import FAMILY_NAMES
 from svcctl.model.service import (
     ALGORITHM_NAMES,
+    FRONTEND_DSR,
     FRONTEND_FILTERED,
     FRONTEND_HOST,
     FRONTEND_LOCAL,
+    FRONTEND_OUTSIDE_LOCAL,
     blocks_of,
     frontend_flags,
 )
@@ -23,7 +25,13 @@ if TYPE_CHECKING:
     from svcctl.state.services import Stored
     from svcctl.state.session import State
 
-FLAG_NAMES = ((FRONTEND_LOCAL, "local"), (FRONTEND_FILTERED, "filtered"), (FRONTEND_HOST, "host"))
+FLAG_NAMES = (
+    (FRONTEND_LOCAL, "local"),
+    (FRONTEND_FILTERED, "filtered"),
+    (FRONTEND_HOST, "host"),
+    (FRONTEND_OUTSIDE_LOCAL, "outside-local"),
+    (FRONTEND_DSR, "dsr"),
+)
 """What a frontend's flags are called, in the order they are shown."""
 
 SERVES, REFUSES, DROPS = "serves", "refuses", "drops"
@@ -87,6 +95,7 @@ def service_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]
                 service.id,
                 ALGORITHM_NAMES.get(service.algorithm, str(service.algorithm)),
                 service.node_port or None,
+                "dsr" if service.dsr else None,
                 service.block or None,
                 service.drop or None,
                 service.owner or None,

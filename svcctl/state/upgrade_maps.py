@@ -71,7 +71,7 @@ def find_fresh(
     for name in (*catalog.STATE_MAPS, *(name for half in made for name in half.maps)):
         opened = maps.get(name)
         if opened is None:
-            if not missing_allowed:
+            if not missing_allowed and name not in catalog.ADDED:
                 raise places.missing_pin(state.pin(name))
             found.append(Resized(name, 0, sizes[name], True))
             continue

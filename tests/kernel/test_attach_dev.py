@@ -470,6 +470,34 @@ def test_broken_by_hand(one: Pod, state: World, mode: str, how: str) -> None:
         assert table() == {one.ifindex: (1, 3)}
 
 
+def mtus() -> dict[int, int]:
+    """What programs are told of the MTU of interfaces."""
+    with lock_state(Place("/proc/thread-self/ns/net"), "test") as writer:
+        return {U32.unpack(key)[0]: DEVICE.unpack(value).mtu for key, value in writer.map("devices").items()}
+
+
+def test_mtu(one: Pod, state: World) -> None:
+    """Programs are told; `check` finds another one, and whoever comes by puts it right."""
+    svc("attach", "dev", "veth1", *WORKLOAD, *SMALL)
+    assert mtus() == {one.ifindex: 1500}
+    for mtu, words in (
+        (1400, ("check", "--repair")),
+        (1300, ("attach", "dev", "veth1", *WORKLOAD)),
+        (1350, ("attach", "dev")),
+        (1450, ("gc",)),
+        (9000, ("upgrade", "--force")),
+    ):
+        sh(f"ip link set veth1 mtu {mtu}")
+        assert "says otherwise" in svc("check", code=1).out
+        svc(*words)
+        assert mtus() == {one.ifindex: mtu}
+        sound()
+    before = generation()
+    svc("gc")
+    svc("attach", "dev")
+    assert generation() == before
+
+
 def test_lost_pins(one: Pod, state: World) -> None:
     """A map that an attached program holds is pinned again; the map of programs loses what is in it, so those are
     loaded anew, as they are on a new map where nobody can tell the old one."""
@@ -481,7 +509,7 @@ def test_lost_pins(one: Pod, state: World) -> None:
         svc("check", "--repair")
         sound()
         after = pinned(state, "from_workload")
-        if name in ("tails", "source_ranges", "packet_scratch"):
+        if name in ("tails", "nodes", "source_ranges", "packet_scratch"):
             assert after != before
         elif before and name in catalog.PACKET_MAPS:
             assert after == before

@@ -10,6 +10,7 @@ from socket import AF_INET, AF_INET6
 
 import pytest
 
+from svcctl.maps import enums
 from svcctl.maps.packet_codec import with_check
 from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, FlowKey, FlowValue
 from svcctl.model.prefix import parse_address
@@ -206,3 +207,46 @@ def test_without_a_packet_path(world: World) -> None:
     ran = svc("conntrack", code=3)
     assert "svcctl attach dev" in ran.err
     assert svc("gc").out == ""
+
+
+def test_flows_through_tunnels(cluster: Cluster) -> None:
+    """What goes to another node is shown with its name, and found by its backend, which is not in the entry."""
+    svc("nodes", "add", "b", "--address", "192.0.2.12")
+    svc(
+        "service",
+        "add",
+        "far",
+        "--frontend",
+        "192.0.2.80:80/tcp",
+        "--kind",
+        "external",
+        "--backend",
+        "10.9.9.9:80",
+    )
+    number = svc("nodes", "-o", "json").json["nodes"][0]["number"]
+    (backend,) = (row["id"] for row in svc("backends", "far", "-o", "json").json["backends"])
+    (service,) = (row["id"] for row in svc("services", "far", "-o", "json").json["services"])
+    (_, client), (_, front), (_, away) = map(parse_address, ("198.51.100.1", "192.0.2.80", "198.51.100.2"))
+    now = time.monotonic_ns()
+    for port, source, to, kind in (
+        (1, client, number, enums.FLOW_TUNNEL),
+        (2, client, number, enums.FLOW_TUNNEL | enums.FLOW_DSR | enums.FLOW_ONE_SIDED | enums.FLOW_TABLE),
+        (3, away, number + 1, enums.FLOW_TUNNEL),
+        (4, client, 0, enums.FLOW_MASQUERADE),
+    ):
+        key = FlowKey(source, front, port, 80, 6, bytes(3))
+        value = FlowValue(
+            source, front, port, 80, kind, 0, service, backend, 0, now, now, 0, 0, 0, 0, 0, 0, 0, node=to
+        )
+        raw(key, value, "flows")
+    found = {row["source"]: (row.get("node"), row["flags"]) for row in listed()}
+    assert found == {
+        "198.51.100.1:1": ("b", ["tunnel", "half"]),
+        "198.51.100.1:2": ("b", ["one-sided", "tunnel", "dsr", "maglev", "half"]),
+        "198.51.100.2:3": (f"?{number + 1}", ["tunnel", "half"]),
+        "198.51.100.1:4": (None, ["masqueraded", "half"]),
+    }
+    assert {row["source"] for row in listed("--node", "b")} == {"198.51.100.1:1", "198.51.100.1:2"}
+    assert len(listed("--backend", "10.9.9.9")) == 3
+    assert svc("conntrack", "flush", "--node", "b").out == "deleted 2 flows\n"
+    assert len(listed()) == 2

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.lib import cli, device_scenarios, inspect_state, scenarios, service_scenarios, strace
+from tests.lib import (
+    cli,
+    device_scenarios,
+    inspect_state,
+    node_scenarios,
+    scenarios,
+    service_scenarios,
+    strace,
+)
 from tests.lib.forge import forge
 from tests.lib.scenarios import Answers, Scenario, Stage
 from tests.lib.strace import Point, Trace
@@ -111,7 +119,12 @@ class Attempt:
         assert len(programs) in attached, f"{where}: attached {programs}"
 
 
-ALL = (*scenarios.ALL, *service_scenarios.ALL, *device_scenarios.ALL)
+ALL: tuple[type[Scenario], ...] = (
+    *scenarios.ALL,
+    *service_scenarios.ALL,
+    *device_scenarios.ALL,
+    *node_scenarios.ALL,
+)
 
 
 @pytest.mark.parametrize("kind", ALL, ids=[one.name for one in ALL])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -370,6 +371,83 @@ def test_interfaces(loaded: World) -> None:
     expect(lines()["interfaces"], WARN, "match a rule and are not attached: doctor1")
     loaded.sh("ip link del doctor0")
     expect(lines()["interfaces"], WARN, "attached, and gone: doctor0")
+
+
+@pytest.fixture
+def node(loaded: World) -> World:
+    """A node with an interface to the outside, and its end of tunnels."""
+    loaded.sh(
+        "ip link add doctor0 type veth peer name doctor1; ip addr add 192.0.2.11/24 dev doctor0;"
+        "ip link set doctor0 up; ip link set doctor1 up; sysctl -qw net.ipv4.ip_forward=1"
+    )
+    ok("attach", "dev", "doctor0", "--role", "host", "--max-flows", "1000", "--max-sockets", "1000")
+    return loaded
+
+
+@broken("tunnels")
+def test_tunnels(node: World) -> None:
+    expect(lines()["tunnels"], OK, "no other nodes are known", hint=False)
+    ok("nodes", "add", "b", "--address", "192.0.2.12")
+    expect(lines()["tunnels"], WARN, "no address of this one")
+    ok("load", "--node-address", "192.0.2.99")
+    expect(lines()["tunnels"], FAIL, "192.0.2.99 is no address")
+    ok("load", "--node-address", "192.0.2.11")
+    expect(lines()["tunnels"], OK, "from 192.0.2.11, port 4789, to 1 other nodes", hint=False)
+    ok("nodes", "add", "c", "--address", "203.0.113.12")
+    expect(lines()["tunnels"], WARN, "there is no route to c (203.0.113.12)")
+    node.sh(
+        "ip link add doctor2 type veth peer name doctor3; ip link set doctor2 up; ip route add 203.0.113.0/24 dev doctor2"
+    )
+    expect(lines()["tunnels"], WARN, "c (203.0.113.12): reached by an interface that is not attached")
+    ok("attach", "dev", "doctor2", "--role", "host")
+    expect(lines()["tunnels"], OK, "to 2 other nodes", hint=False)
+
+
+def test_the_port_of_tunnels(node: World) -> None:
+    """Another network on the same port is no clash; ours, or all, are; and a socket gets nothing of it."""
+    ok("load", "--node-address", "192.0.2.11")
+    for words, status, says in (
+        ("id 7 dstport 4789", OK, "port 4789"),
+        ("id 13242816 dstport 4789", FAIL, "svcctl's network number 0xca11c0"),
+        ("id 13242816 dstport 4790", OK, "port 4789"),
+        ("external dstport 4789", WARN, "takes every network number"),
+        ("external dstport 4790", OK, "port 4789"),
+    ):
+        node.sh(f"ip link add doctor3 type vxlan {words}; ip link set doctor3 up")
+        expect(lines()["tunnels"], status, says, hint=status != OK)
+        node.sh("ip link del doctor3")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("", 4789))
+        expect(lines()["tunnels"], WARN, "is bound to UDP port 4789")
+    expect(lines()["tunnels"], OK, "port 4789", hint=False)
+
+
+@broken("forwarding")
+def test_forwarding(node: World) -> None:
+    expect(lines()["forwarding"], OK, "on", hint=False)
+    node.sh("sysctl -qw net.ipv4.ip_forward=0")
+    expect(lines()["forwarding"], WARN, "net.ipv4.ip_forward is 0")
+    node.sh(
+        "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.doctor1.rp_filter=1"
+    )
+    expect(lines()["forwarding"], OK, "on", hint=False)
+    ok("attach", "dev", "doctor1", "--role", "workload")
+    expect(lines()["forwarding"], WARN, "rp_filter is 1 (strict) on doctor1")
+    node.sh("sysctl -qw net.ipv4.conf.all.rp_filter=2")
+    expect(lines()["forwarding"], OK, "on", hint=False)
+    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0; ip addr add 2001:db8::11/64 dev doctor0 nodad")
+    ok("load", "--node-address", "192.0.2.11,2001:db8::11")
+    expect(lines()["forwarding"], WARN, "net.ipv6.conf.all.forwarding is 0")
+
+
+@broken("source ports")
+def test_source_ports(node: World) -> None:
+    node.sh("sysctl -qw net.ipv4.ip_local_port_range='40000 50000'")
+    expect(lines()["source ports"], OK, "20000-29999", hint=False)
+    ok("load", "--snat-ports", "45000-46000")
+    expect(lines()["source ports"], WARN, "net.ipv4.ip_local_port_range")
+    ok("load", "--snat-ports", "32000-33000")
+    expect(lines()["source ports"], WARN, "in the range of node ports")
 
 
 @broken("group access")

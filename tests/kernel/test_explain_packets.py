@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from svcctl.maps import enums
+from svcctl.maps.layouts import U32
+from svcctl.model.prefix import parse_prefix
+from svcctl.state import nodes
+from svcctl.state.place import Place
+from svcctl.state.writer import open_writer
 from tests.lib.pods import pods
 from tests.lib.svc import svc
 from tests.lib.world import World
@@ -60,3 +68,102 @@ def test_packets_of_a_client(world: World) -> None:
             .get("packets")
             is None
         )
+
+
+@pytest.fixture
+def outside(world: World) -> World:
+    """A node with an interface to the outside, another node, and node ports."""
+    svc("load", "--no-dispatcher")
+    world.sh(
+        "ip link add out0 type veth peer name out1; ip addr add 192.0.2.11/24 dev out0;"
+        "ip link set out0 up; ip link set out1 up; ip route add default via 192.0.2.1 dev out0"
+    )
+    svc("attach", "dev", "out0", "--role", "host", *SMALL)
+    svc("load", "--no-dispatcher", "--node-address", "192.0.2.11")
+    svc("nodes", "add", "b", "--address", "192.0.2.12", "--pod-prefix", "10.244.2.0/24")
+    svc("nodes", "add", "six", "--address", "2001:db8::13", "--pod-prefix", "10.244.3.0/24")
+    return world
+
+
+CLIENT = "198.51.100.7"
+
+
+def ways(endpoint: str, source: str = CLIENT) -> dict[str, tuple[Any, ...]]:
+    found = explained(endpoint, source)
+    assert (found["verdict"], found["outside"], found["interface"]) == ("serve", True, "out0")
+    return {one["backend"]: (one["way"], one.get("node"), one.get("direct", False)) for one in found["ways"]}
+
+
+def test_packets_from_outside(outside: World) -> None:
+    svc(
+        "service", "add", "web", "--frontend", "203.0.113.80:80/tcp", "--kind", "external", "--node-port", 30080,
+        "--backend", "10.244.2.5:8080", "--backend", "10.244.3.5:8080", "--backend", "192.0.2.77:80",
+        "--backend", "192.0.2.11:80",
+    )  # fmt: skip
+    expected = {
+        "10.244.2.5:8080": ("tunnel", "b", False),
+        "10.244.3.5:8080": ("nowhere", "six", False),
+        "192.0.2.77:80": ("masqueraded", None, False),
+        "192.0.2.11:80": ("local", None, False),
+    }
+    assert ways("203.0.113.80:80/tcp") == expected
+    assert ways("192.0.2.11:30080/tcp") == expected
+    found = explained("192.0.2.12:30080/tcp", CLIENT)
+    assert (found["verdict"], found["why"]) == ("pass", "the address is none that serves node ports")
+    text = svc("explain", "203.0.113.80:80/tcp", "--from", CLIENT).out
+    assert "10.244.2.5:8080: through the tunnel to node b, and back through it" in text
+    svc("service", "set", "web", "--external-mode", "dsr")
+    assert ways("203.0.113.80:80/tcp")["10.244.2.5:8080"] == ("tunnel", "b", True)
+    svc("load", "--no-dispatcher", "--no-dsr", "198.51.100.0/24")
+    assert ways("203.0.113.80:80/tcp")["10.244.2.5:8080"] == ("tunnel", "b", False)
+    assert ways("203.0.113.80:80/tcp", "198.51.101.1")["10.244.2.5:8080"] == ("tunnel", "b", True)
+    svc("service", "set", "web", "--external-policy", "local")
+    local = ways("203.0.113.80:80/tcp")
+    assert local == {"192.0.2.11:80": ("local", None, False)}  # derived from the node's own address
+    assert len(ways("203.0.113.80:80/tcp", "10.244.2.9")) == 4  # a pod of another node is inside
+    svc("backend", "delete", "web", "192.0.2.11:80")
+    found = explained("203.0.113.80:80/tcp", CLIENT)
+    assert (found["verdict"], found["set"]) == ("drop", "local")
+
+
+def test_node_ports_of_other_nodes_for_sockets(outside: World) -> None:
+    """The balancer, too, takes another node's address for one that serves node ports."""
+    svc(
+        "service",
+        "add",
+        "web",
+        "--frontend",
+        "10.96.0.1:80/tcp",
+        "--node-port",
+        30080,
+        "--backend",
+        "10.1.0.1:80",
+    )
+    for address, met in (("192.0.2.12", "node port"), ("192.0.2.11", "node port"), ("192.0.2.13", None)):
+        (found,) = svc("explain", f"{address}:30080/tcp", "-o", "json").json["explain"]
+        assert found["outgoing"].get("met") == met, address
+
+
+def test_where_a_backend_is(outside: World) -> None:
+    """What is not said of a backend, its address tells."""
+    world = outside
+    world.sh("ip addr add 10.9.9.9/32 dev lo")
+    with open_writer(Place(), "test") as writer, writer.changing():
+        writer.map("node_addresses").update(
+            nodes.key_of(parse_prefix("10.244.1.0/24")), U32.pack(enums.NODE_POD)
+        )
+    svc(
+        "service", "add", "web", "--frontend", "10.96.0.1:80/tcp", "--backend", "10.9.9.9:80",
+        "--backend", "10.244.1.5:80", "--backend", "10.244.2.5:80", "--backend", "10.7.7.7:80",
+        "--backend", "10.244.1.6:80,local=no", "--backend", "127.0.0.1:80",
+    )  # fmt: skip
+
+    def local() -> set[str]:
+        rows = svc("backends", "web", "-o", "json").json["backends"]
+        return {row["backend"] for row in rows if row.get("local")}
+
+    assert local() == {"10.9.9.9:80", "10.244.1.5:80"}
+    svc(
+        "backend", "add", "web", "10.244.1.7:80", "10.244.2.7:80", "10.7.7.8:80,local", "10.9.9.9:81,local=no"
+    )
+    assert local() == {"10.9.9.9:80", "10.244.1.5:80", "10.244.1.7:80", "10.7.7.8:80"}

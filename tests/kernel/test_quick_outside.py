@@ -12,8 +12,7 @@ from tests.lib.world import World
 
 
 @pytest.mark.quick
-@pytest.mark.covers(
-)  # fmt: skip
+@pytest.mark.covers  # fmt: skip
 def test_every_program_for_outside(world: World) -> None:
     """Each family, TCP and UDP, by a tunnel and straight back; too big, too far, to nobody, and from another node."""
     del world

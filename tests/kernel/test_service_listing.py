@@ -208,7 +208,7 @@ def test_explain_says_why(mixed: str) -> None:
     assert explain("127.0.0.1:30053/udp")["only_host"] is True
     far = explain("192.0.2.1:30053/udp")
     assert far["verdict"] == "pass"
-    assert "no address of this node" in far["losers"][0]
+    assert "no node's address that serves node ports" in far["losers"][0]
     assert "outgoing" not in ok("explain", "192.0.2.1:80/tcp", "-o", "json").json["explain"][0]
     text = ok("explain", "10.96.0.9:53/udp").out
     assert "not chosen" in text
@@ -452,3 +452,23 @@ def test_a_listing_imports_nothing_heavy(mixed: str) -> None:
     )
     assert not {"socket", "subprocess", "pyroute2", "rich", "yaml"} & set(done.stdout.split())
     assert process("services", "-o", "name").stdout.split() == ["dns", "shut", "web"]
+
+
+def test_external_mode(group: str) -> None:
+    ok("service", "add", "far", "--frontend", "192.0.2.80:80/tcp", "--kind", "external", "--external-mode", "dsr",
+       "--external-policy", "local")  # fmt: skip
+    (row,) = ok("services", "-o", "json").json["services"]
+    assert row["external_mode"] == "dsr"
+    (front,) = ok("frontends", "-o", "json").json["frontends"]
+    assert front["flags"] == ["outside-local", "dsr"]
+    (entry,) = ok("export").json["services"]
+    assert entry["external_mode"] == "dsr"
+    done = ok("service", "set", "far", "--external-mode", "tunnel")
+    assert "external-mode dsr -> tunnel" in done.out
+    (row,) = ok("services", "-o", "json").json["services"]
+    assert "external_mode" not in row
+    assert "external_mode" not in ok("export").json["services"][0]
+    (front,) = ok("frontends", "-o", "json").json["frontends"]
+    assert front["flags"] == ["outside-local"]
+    assert svcctl("service", "set", "far", "--external-mode", "nat").code == 2
+    assert ok("check").out == "no problems found\n"

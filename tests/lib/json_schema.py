@@ -96,5 +96,6 @@ _RULES: dict[str, Any] = {
     "minimum": _simple(lambda rule, value: not _is_number(value) or value >= rule),
     "maximum": _simple(lambda rule, value: not _is_number(value) or value <= rule),
     "minLength": _simple(lambda rule, value: not isinstance(value, str) or len(value) >= rule),
+    "minItems": _simple(lambda rule, value: not isinstance(value, list) or len(value) >= rule),
     "maxLength": _simple(lambda rule, value: not isinstance(value, str) or len(value) <= rule),
 }

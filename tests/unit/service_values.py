@@ -62,6 +62,7 @@ services = st.builds(
     external_local=st.booleans(),
     block=st.booleans(),
     drop=st.booleans(),
+    dsr=st.booleans(),
     owner=st.sampled_from(["", "kubernetes"]),
     sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
     frontends=frontends,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svcctl.model.binding import Binding
-from svcctl.model.desired import NATIVE, Desired
-from svcctl.model.prefix import parse_prefix
+from svcctl.model.desired import NATIVE, Desired, Node
+from svcctl.model.prefix import parse_address, parse_prefix
 from svcctl.model.service import (
     IN_BOTH,
     IN_CLUSTER,
@@ -34,7 +34,7 @@ from svcctl.model.service_endpoint import (
     parse_backend,
     parse_frontend,
 )
-from svcctl.model.sources import native, native_services
+from svcctl.model.sources import native, native_nodes, native_services
 from svcctl.model.sources.detect import read_inputs
 from svcctl.model.sources.options import Options
 from svcctl.model.sources.problem import InputProblem
@@ -146,7 +146,7 @@ B = "version: 1\nbindings:\n- {label: a, prefix: '::/0', port: 1, protocol: tcp}
         ("version: 2\nservices: []", "$.version", 1, "expected 1, got 2"),
         ("version: '1'\nservices: []", "$.version", 1, "expected 1, got '1'"),
         ("version: true\nservices: []", "$.version", 1, "expected 1, got true"),
-        ("version: 1", "$", 1, 'has neither "services" nor "bindings"'),
+        ("version: 1", "$", 1, 'has no "services", "bindings" or "nodes"'),
         ("services: []", "$", 1, '"version" is missing'),
         ("version: 1\nservices: {}", "$.services", 2, "expected an array, got an object"),
         ("version: 1\nservices:\n", "$.services", 2, "expected an array, got null"),
@@ -279,11 +279,31 @@ def services(draw: st.DrawFn, number: int) -> Service:
     )
 
 
-def state_of(services: Iterable[Service], bindings: tuple[Binding, ...] | None, owners: list[str]) -> Desired:
+NODES = (
+    Node("b", tuple(map(parse_address, ("192.0.2.12", "2001:db8::12"))), (), "east", owner=NATIVE),
+    Node("c", (parse_address("192.0.2.13"),), (parse_prefix("10.244.3.0/24"),), owner=""),
+    Node("é", (parse_address("2001:db8::14"),), (parse_prefix("fd00:3::/64"),), owner="kubernetes"),
+)
+
+
+def state_of(
+    services: Iterable[Service],
+    bindings: tuple[Binding, ...] | None,
+    owners: list[str],
+    nodes: tuple[Node, ...],
+) -> Desired:
     named = {
         each.key(): owner for each, owner in zip(bindings or (), owners, strict=False) if owner != NATIVE
     }
-    return Desired(NATIVE, NATIVE, tuple(services), bindings, binding_owners=named)
+    return Desired(
+        NATIVE,
+        NATIVE,
+        tuple(services),
+        bindings,
+        binding_owners=named,
+        nodes=nodes,
+        says_nodes=bool(nodes),
+    )
 
 
 desired_states = st.builds(
@@ -293,7 +313,39 @@ desired_states = st.builds(
     ),
     st.none() | st.lists(model_values.bindings, unique_by=lambda each: each.key(), max_size=4).map(tuple),
     st.lists(st.sampled_from(["", NATIVE, "kubernetes"]), min_size=4, max_size=4),
+    st.sampled_from(((), NODES, NODES[1:])),
 )
+
+
+def nodes_of(text: str) -> tuple[Node, ...]:
+    return read(f"version: 1\nnodes: [{text}]").nodes
+
+
+def test_nodes() -> None:
+    text = "{name: b, addresses: [192.0.2.12, '2001:db8::12'], zone: east}"
+    assert nodes_of(text) == NODES[:1]
+    only = read(f"version: 1\nnodes: [{text}]")
+    assert (only.no_services, only.bindings, only.says_nodes) == (True, None, True)
+    assert read("version: 1\nnodes: []").says_nodes
+    assert not read("version: 1\nservices: []").says_nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{name: b}", "addresses"),
+        ("{name: b, addresses: []}", "has no address"),
+        ("{name: b, addresses: [192.0.2.0/24]}", "without a mask"),
+        ("{name: b, addresses: [127.0.0.1]}", "no node can be reached there"),
+        ("{name: b, addresses: [192.0.2.1], pod_prefixes: ['::/0']}", "all there is"),
+        ("{name: b, addresses: [192.0.2.1], zones: a}", "unknown key"),
+        ("{name: b, addresses: [192.0.2.1]}, {name: b, addresses: [192.0.2.2]}", "already"),
+        ("{name: b, addresses: [192.0.2.1]}, {name: c, addresses: [192.0.2.1]}", "belongs to node 'b'"),
+    ],
+)
+def test_nodes_that_cannot_be(text: str, says: str) -> None:
+    with pytest.raises(InputProblem, match=says):
+        nodes_of(text)
 
 
 def normal(desired: Desired) -> Desired:
@@ -308,6 +360,7 @@ def normal(desired: Desired) -> Desired:
             for service in sorted(desired.services)
         ),
         bindings=None if desired.bindings is None else tuple(sorted(desired.bindings)),
+        nodes=tuple(sorted(desired.nodes)),
     )
 
 
@@ -409,6 +462,9 @@ def test_what_is_accepted_fits_the_schema(text: str) -> None:
         },
         {"services": [{"name": "", "frontends": []}]},
         {"bindings": [{"label": "a", "prefix": "::/0"}]},
+        {"nodes": [{"name": "a"}]},
+        {"nodes": [{"name": "a", "addresses": []}]},
+        {"nodes": [{"name": "a", "addresses": ["192.0.2.1"], "number": 1}]},
         {"bindings": [{"label": "a", "prefix": "::/0", "port": 65536}]},
         {"bindings": [{"label": "a", "prefix": "::/0", "port": 1, "protocol": "sctp"}]},
     ],
@@ -424,13 +480,14 @@ def test_the_schema_knows_every_key() -> None:
     definitions = SCHEMA["$defs"]
     assert set(SCHEMA["properties"]) == set(native.KEYS)
     assert set(definitions["service"]["properties"]) == native_services.KEYS
+    assert set(definitions["node"]["properties"]) == set(native_nodes.KEYS)
     assert set(definitions["backend"]["anyOf"][1]["properties"]) == native_services.BACKEND_KEYS
     assert set(definitions["frontend"]["anyOf"][1]["properties"]) == native_services.FRONTEND_KEYS
 
 
 def test_the_manual_names_every_key() -> None:
     text = (Path(ROOT) / "man" / "svcctl.5").read_text()
-    for key in (*native.KEYS, *native_services.KEYS, *native_services.BACKEND_KEYS):
+    for key in (*native.KEYS, *native_nodes.KEYS, *native_services.KEYS, *native_services.BACKEND_KEYS):
         assert f"\\fB{key}\\fR" in text, key
 
 

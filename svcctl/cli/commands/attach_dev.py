@@ -101,6 +101,10 @@ def command(
         )
         for one in plan.attach
     ]
+    changes += [
+        Change(CHANGED, "attachment", plan.name_of(ifindex), f"MTU {value.mtu}")
+        for ifindex, value in plan.tell
+    ]
     changes += [Change(UNCHANGED, "attachment", one.device.name, ROLE_NAMES[one.role]) for one in plan.same]
     if packets.config_changes:
         changes.append(Change(CHANGED, "packets", "settings"))

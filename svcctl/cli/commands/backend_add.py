@@ -9,7 +9,9 @@ from svcctl.cli.service_params import BACKEND_SPEC, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
+    from svcctl.model.service import Service
     from svcctl.model.service_endpoint import BackendSpec
+    from svcctl.state.session import State
 
 
 @verb(
@@ -22,9 +24,16 @@ if TYPE_CHECKING:
 def command(env: Env, service: str, backends: tuple[BackendSpec, ...]) -> None:
     """Give a service backends; one that it has with other values is changed.
 
-    New connections may go there at once. The whole set is switched at one stroke.
+    New connections may go there at once. The whole set is switched at one stroke. Where it is not said by local or
+    local=no, a backend is on this node if its address is the node's or in its pods' prefixes.
     """
     from svcctl.cli.service_commands import change_service
     from svcctl.model.service_edit import add_backends
+    from svcctl.state.backend_places import with_places
 
-    change_service(env, service, "backend add", lambda have, now: add_backends(have, backends, now))
+    specs = list(backends)
+
+    def place(state: State, have: Service | None) -> None:
+        specs[:] = with_places(state, backends)
+
+    change_service(env, service, "backend add", lambda have, now: add_backends(have, specs, now), first=place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.cli.node_params import NODE
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import PREFIX, PROTOCOL, Word
 from svcctl.cli.service_params import SERVICE
@@ -33,6 +34,7 @@ COLUMNS = (
     Column("SERVICE", "service"),
     Column("AGE", "age", _seconds, ">", wide=True),
     Column("IDLE", "idle", _seconds, ">", wide=True),
+    Column("NODE", "node", wide=True),
     Column("FLAGS", "flags", ",".join, wide=True),
 )
 
@@ -56,6 +58,7 @@ COLUMNS = (
 @option("--source", type=PREFIX, metavar="PREFIX", help="Only flows of clients with such an address.")
 @option("--destination", type=PREFIX, metavar="PREFIX", help="Only flows to such a service address.")
 @option("--backend", type=PREFIX, metavar="PREFIX", help="Only flows that go to such a backend.")
+@option("--node", type=NODE, metavar="NAME", help="Only flows through a tunnel to or from this node.")
 @option("--protocol", type=PROTOCOL, metavar="PROTOCOL", help="Only tcp or udp.")
 @option("--all", "everything", is_flag=True, help="With flush: every flow.")
 @option("--reset", is_flag=True, help="With flush: keep TCP flows until a RST has told their clients.")
@@ -66,6 +69,7 @@ def command(
     source: Prefix | None,
     destination: Prefix | None,
     backend: Prefix | None,
+    node: str | None,
     protocol: int | None,
     everything: bool,
     reset: bool,
@@ -77,14 +81,16 @@ def command(
     backend-closed, closed, reset; of UDP unreplied, replied; expired ones count no more and go with 'gc'.
     FLAGS (-o wide): self, the client is the backend; local, chosen from the backends of this node; other-port, the
     client's port was taken; one-sided, replies go another way; half, one direction was evicted; reset, the client's
-    next packet is answered with a RST.
+    next packet is answered with a RST; tunnel, it goes to NODE, which translates it; dsr, the backend's node answers
+    the client by itself; masqueraded, the backend sees this node's address; maglev, any node can go on with it;
+    picked-up, another node began it. NODE without the flag tunnel is where the flow's packets come from.
 
     A flushed TCP connection breaks: the client hears nothing more, or with --reset a RST as soon as it sends
     something. A UDP client gets another backend with its next datagram.
     """
     from svcctl.state.conntrack import FlowFilter
 
-    wanted = FlowFilter(service, source, destination, backend, protocol)
+    wanted = FlowFilter(service, source, destination, backend, protocol, node)
     if action == "flush":
         _flush(env, wanted, everything, reset)
         return

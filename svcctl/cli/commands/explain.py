@@ -43,7 +43,8 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
 
     Established connections stay with their sockets whatever is bound. Neither bindings nor the balancer look at where
     a connection comes from; the balancer goes by the socket's cgroup. The packet path does: with --from, "packets" is
-    what a workload with that address meets, by its interface, source ranges, traffic policy and affinity.
+    what a client with that address meets, a workload or one outside, by the interface that it is behind, source
+    ranges, traffic policy and affinity; of one outside also how each backend is reached.
     """
     from svcctl.cli.access import reading
     from svcctl.maps.catalog import BALANCER, PACKETS
@@ -129,9 +130,11 @@ def _lines(
     origin = f" from {format_address(source.family, source.address)}" if source else ""
     yield f"{found.endpoint}{origin}"
     if packet is not None:
-        from svcctl.cli.explain_service import packet_line
+        from svcctl.cli.explain_service import packet_line, packet_ways
 
         yield escape(f"  {'packets':<11} {packet_line(packet)}")
+        for text in packet_ways(packet):
+            yield escape(f"  {'':<11} {text}")
     for name, text in _facts(found, service):
         yield escape(f"  {name:<11} {text}")
 

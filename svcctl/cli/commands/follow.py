@@ -92,7 +92,7 @@ def command(
             f"follow: {kubectl}: not found, or not a program",
             hint="install kubectl (Debian: kubernetes-client), or name it with --kubectl",
         )
-    chosen = read_options(reading)
+    chosen = read_options(reading)._replace(other_nodes=not own_node)
     cluster = Cluster(env, chosen, metrics_file, force=force, take_over=take_over)
     cluster.check()
     with Netns.open(place(env).netns) as netns:

@@ -38,7 +38,8 @@ def command(env: Env, service: str | None) -> None:
 
     RESULT: serves; refuses, without a backend; drops, because a rule says that nobody is served. FLAGS: local,
     only backends of this node; host, only for sockets of the node's own namespace; filtered, it has source
-    ranges, which sockets cannot obey; block, other ports of the address are refused. Where the balancer is not
+    ranges, which sockets cannot obey; outside-local, clients outside get only backends of this node; dsr, backends
+    on other nodes answer those by themselves; block, other ports of the address are refused. Where the balancer is not
     attached nobody is served, and a notice says so.
     """
     from svcctl.cli.access import reading

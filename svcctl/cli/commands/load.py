@@ -5,19 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from svcctl.cli.options import option, verb
-from svcctl.cli.packet_params import TIMEOUT
+from svcctl.cli.packet_params import CLIENT_PREFIX, MTU, NODE_ADDRESSES, PORTS, TIMEOUT
 from svcctl.cli.params import Count
+from svcctl.errors import UsageProblem
 from svcctl.maps.catalog import MAX_BINDINGS, MAX_DESTINATIONS
 from svcctl.render.changes import CHANGED, CREATED, UNCHANGED, Change
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
+    from svcctl.model.prefix import Prefix
 
 
 @verb(
     "load",
-    examples=("svcctl load", "svcctl load --group svcctl --max-bindings 4000000"),
-    exits=(0, 1, 2, 4, 6, 7, 9),
+    examples=(
+        "svcctl load",
+        "svcctl load --group svcctl --max-bindings 4000000",
+        "svcctl load --node-address 192.0.2.11,2001:db8::11",
+    ),
+    exits=(0, 1, 2, 4, 6, 7, 8, 9),
 )
 @option("--group", metavar="NAME", help="Group whose members may read the state [the caller's].")
 @option("--no-dispatcher", is_flag=True, help="Make the state directory, attach nothing.")
@@ -44,6 +50,37 @@ if TYPE_CHECKING:
     help="Take bindings and sockets over from a loaded tubular, then remove it.",
 )
 @option(
+    "--node-address",
+    type=NODE_ADDRESSES,
+    metavar="ADDRESS[,ADDRESS]|none",
+    help="This node's ends of tunnels to other nodes, one of a family [none, or what Node objects say].",
+)
+@option(
+    "--tunnel-port", type=Count(1, 65535), metavar="PORT", help="UDP port of tunnels, on all nodes [4789]."
+)
+@option(
+    "--tunnel-mtu",
+    type=MTU,
+    metavar="BYTES",
+    help="Longest tunnelled packet with its outer headers; 0: as long as the interface takes [0].",
+)
+@option(
+    "--clamp-mss/--no-clamp-mss", default=None, help="Lower the MSS of TCP that is tunnelled, or not [not]."
+)
+@option(
+    "--snat-ports",
+    type=PORTS,
+    metavar="FIRST-LAST",
+    help="Source ports for flows that would be the same, or have this node's address [20000-29999].",
+)
+@option(
+    "--no-dsr",
+    type=CLIENT_PREFIX,
+    multiple=True,
+    metavar="PREFIX|none",
+    help="Clients that are answered through the tunnel whatever a service says; may be repeated [none].",
+)
+@option(
     "--timeout",
     "timeouts",
     type=TIMEOUT,
@@ -59,12 +96,21 @@ def command(
     max_destinations: int | None,
     mount_bpffs: bool,
     from_tubular: bool,
+    node_address: tuple[tuple[int, bytes], ...] | None,
+    tunnel_port: int | None,
+    tunnel_mtu: int | None,
+    clamp_mss: bool | None,
+    snat_ports: tuple[int, int] | None,
+    no_dsr: tuple[Prefix | str, ...],
     timeouts: tuple[tuple[str, int], ...],
 ) -> None:
     """Make the state directory of the network namespace and attach the dispatcher to it.
 
     Traffic is steered from the first 'bind' on. Loading what is loaded is no error; with other options it is a
-    conflict, but for --timeout, which changes what it says.
+    conflict, but for the options on packets, which can be changed at any time: what is not said stays.
+
+    The packet path is made if there is none and something of tunnels is said. Tunnels are for backends on other nodes
+    ('svcctl nodes').
     """
     from svcctl.cli.access import command_line, place
     from svcctl.state.create import LoadOptions, load, planned
@@ -81,7 +127,25 @@ def command(
         changes.append(Change(CHANGED, "packets", "settings", done.timeouts))
     if not done.created:
         env.notice(f"already loaded: {done.path}")
-    env.emit_changes(changes + [Change(*row) for row in done.taken])
+    changes += [Change(*row) for row in done.taken]
+    if (
+        any(one is not None for one in (node_address, tunnel_port, tunnel_mtu, clamp_mss, snat_ports))
+        or no_dsr
+    ):
+        from svcctl.cli.packet_commands import change_settings
+        from svcctl.state.tunnel_settings import PacketSettings
+
+        asked = PacketSettings(node_address, tunnel_port, tunnel_mtu, clamp_mss, snat_ports, _clients(no_dsr))
+        changes += change_settings(env, asked, exists=not (done.created and env.dry_run))
+    env.emit_changes(changes)
+
+
+def _clients(words: tuple[Prefix | str, ...]) -> tuple[Prefix, ...] | None:
+    """The prefixes of --no-dsr; None: not said."""
+    prefixes = tuple(one for one in words if not isinstance(one, str))
+    if prefixes and len(prefixes) < len(words):
+        raise UsageProblem("load: --no-dsr: none stands alone")
+    return prefixes if words else None
 
 
 _WORDS = {True: ("created", "create"), False: ("unchanged", "leave")}

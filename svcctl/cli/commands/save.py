@@ -37,6 +37,8 @@ def command(env: Env, file: str) -> None:
     if action != UNCHANGED and not env.dry_run:
         _write(file, data)
     counts = {"bindings": len(everything.bindings), "services": len(everything.services)}
+    if everything.nodes:
+        counts["nodes"] = len(everything.nodes)
     note = ", ".join(f"{count} {noun[: -1 if count == 1 else None]}" for noun, count in counts.items())
     words = None if action == UNCHANGED else _WORDS
     env.emit_changes([Change(action, "file", file, note, counts, words)])

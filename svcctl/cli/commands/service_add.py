@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import PREFIX, Count
 from svcctl.cli.service_options import table_options
-from svcctl.cli.service_params import ALGORITHM, BACKEND_SPEC, FRONTEND, KIND, POLICY, SERVICE
+from svcctl.cli.service_params import ALGORITHM, BACKEND_SPEC, FRONTEND, KIND, MODE, POLICY, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
     from svcctl.model.service_endpoint import BackendSpec, Frontend
+    from svcctl.state.session import State
 
 
 @verb(
@@ -81,6 +82,14 @@ if TYPE_CHECKING:
     help="Backends for clients outside [cluster].",
 )
 @option(
+    "--external-mode",
+    "mode",
+    type=MODE,
+    default="tunnel",
+    metavar="tunnel|dsr",
+    help="How backends on other nodes answer clients outside: back through the tunnel, or directly [tunnel].",
+)
+@option(
     "--source",
     "sources",
     type=PREFIX,
@@ -109,6 +118,7 @@ def command(
     kind: str,
     internal: str,
     external: str,
+    mode: str,
     sources: tuple[Prefix, ...],
     node_port: int,
     block: bool,
@@ -124,10 +134,16 @@ def command(
     from svcctl.model.service import RANDOM, Service, ServiceFrontend
     from svcctl.model.service_edit import add_backends, add_service, algorithm_number
     from svcctl.model.service_endpoint import KIND_NUMBERS
+    from svcctl.state.backend_places import with_places
 
     if not frontends:
         raise UsageProblem(f"service add {name}: needs a --frontend")
     number = KIND_NUMBERS[kind]
+    specs = list(backends)
+
+    def place(state: State, have: Service | None) -> None:
+        known = {one.backend: one.local for one in have.members} if have is not None else {}
+        specs[:] = with_places(state, backends, known)
 
     def edit(have: Service, now: int) -> Service:
         want = Service(
@@ -137,13 +153,14 @@ def command(
             table_size=table_size or 0,
             internal_local=internal == "local",
             external_local=external == "local",
+            dsr=mode == "dsr",
             block=block,
             drop=drop,
             sources=tuple(sources),
             frontends=tuple(ServiceFrontend(one, number) for one in dict.fromkeys(frontends)),
         )
         # The node port last: `add_service` gives it its frontends.
-        want = add_backends(want, backends, now)._replace(node_port=node_port)
+        want = add_backends(want, specs, now)._replace(node_port=node_port)
         return add_service(have if have.id else None, want)
 
-    change_service(env, name, "service add", edit, create=True)
+    change_service(env, name, "service add", edit, create=True, first=place)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from svcctl.cli.options import argument, option, verb
 from svcctl.cli.params import Count
 from svcctl.cli.service_options import table_options
-from svcctl.cli.service_params import ALGORITHM, FRONTEND, KIND, POLICY, SERVICE
+from svcctl.cli.service_params import ALGORITHM, FRONTEND, KIND, MODE, POLICY, SERVICE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
@@ -57,6 +57,13 @@ if TYPE_CHECKING:
     help="Backends for clients outside.",
 )
 @option(
+    "--external-mode",
+    "mode",
+    type=MODE,
+    metavar="tunnel|dsr",
+    help="How backends on other nodes answer clients outside: back through the tunnel, or directly.",
+)
+@option(
     "--node-port",
     type=Count(0, 65535),
     metavar="PORT",
@@ -78,6 +85,7 @@ def command(
     affinity: int | None,
     internal: str | None,
     external: str | None,
+    mode: str | None,
     node_port: int | None,
     block: bool | None,
     drop: bool | None,
@@ -95,7 +103,7 @@ def command(
 
     if kind is not None and not frontends:
         raise UsageProblem(f"service set {name}: --kind goes with --frontend, whose kind it is")
-    given = (algorithm, stable, table_size, affinity, internal, external, node_port, block, drop)
+    given = (algorithm, stable, table_size, affinity, internal, external, mode, node_port, block, drop)
     if not frontends and not gone and all(one is None for one in given):
         raise UsageProblem(
             f"service set {name}: nothing to set", hint="'svcctl service set --help' lists what can be"
@@ -114,6 +122,7 @@ def command(
             table_size=0 if algorithm == "random" and table_size is None else table_size,
             internal_local=None if internal is None else internal == "local",
             external_local=None if external is None else external == "local",
+            dsr=None if mode is None else mode == "dsr",
             node_port=node_port,
             block=block,
             drop=drop,

@@ -37,6 +37,7 @@ COLUMNS = (
     Column("ID", "id", None, ">", True),
     Column("ALGORITHM", "algorithm", wide=True),
     Column("NODE_PORT", "node_port", None, ">", True),
+    Column("EXTERNAL_MODE", "external_mode", wide=True),
     Column("BLOCK", "block", _yes, wide=True),
     Column("DROP", "drop", _yes, wide=True),
     Column("OWNER", "owner", wide=True),

@@ -100,6 +100,9 @@ def _object(picture: Picture) -> dict[str, Any]:
         value["services"] = [dict(zip(keys, shown(row), strict=True)) for row in picture.services]
     if picture.has_packets:
         value["rules"] = [{"pattern": pattern, "role": role} for pattern, role in picture.rules]
+    if picture.tunnel is not None:
+        value["nodes"] = picture.nodes
+        value["tunnel"] = picture.tunnel[1]
     if picture.timeouts is not None:
         events = {} if picture.events is None else {"events": picture.events}
         value["packets"] = {"timeouts": picture.timeouts, **events}
@@ -216,7 +219,11 @@ def _packets(picture: Picture, rows: list[tuple[Any, ...]]) -> list[tuple[str, s
         text += f"; recorded, but DOWN: {', '.join(down)}"
     if picture.rules:
         text += f"; rules: {', '.join(f'{pattern} ({role})' for pattern, role in picture.rules)}"
-    return [("packet path", text)]
+    rows = [("packet path", text)]
+    if picture.tunnel is not None:
+        words = ", ".join(f"{name} {word}" for name, word in picture.tunnel[0].items())
+        rows += [("tunnel", words), ("nodes", f"{picture.nodes} others")]
+    return rows
 
 
 def _of_kind(rows: list[tuple[Any, ...]], kind: str) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:

@@ -1,4 +1,4 @@
-"""svcctl's own file of bindings and services, in YAML or JSON: svcctl(5). `document` writes what `read` reads.
+"""svcctl's own file of bindings, services and nodes, in YAML or JSON: svcctl(5). `document` writes what `read` reads.
 
     version: 1
     bindings:
@@ -7,6 +7,8 @@
       - name: shop
         frontends: ["10.96.0.10:80/tcp"]
         backends: ["10.1.0.1:8080", {address: "10.1.0.2:8080", weight: 3}]
+    nodes:
+      - {name: worker-2, addresses: [192.0.2.12], pod_prefixes: [10.244.2.0/24]}
 
 An unknown key is an error, and so is whatever a command would refuse: half a file is worse than none.
 """
@@ -22,6 +24,7 @@ from svcctl.model.prefix import parse_prefix
 from svcctl.model.service_endpoint import format_frontend
 from svcctl.model.sources.fields import Fields
 from svcctl.model.sources.native_bindings import read_bindings
+from svcctl.model.sources.native_nodes import read_nodes
 from svcctl.model.sources.native_services import read_service
 from svcctl.model.sources.native_writing import document
 from svcctl.model.sources.problem import shown
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from svcctl.model.binding import Binding
+    from svcctl.model.desired import Node
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
     from svcctl.model.service_endpoint import Frontend
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "document", "read"]
 
 VERSION = 1
-KEYS = ("version", "owner", "node_port_addresses", "bindings", "services")
+KEYS = ("version", "owner", "node_port_addresses", "bindings", "services", "nodes")
 
 MAX_FRONTENDS = 262_144
 """Of a file. A range of ports counts as all of its ports."""
@@ -58,11 +62,15 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
     owners: dict[bytes, str] = {}
     node_port_addresses: tuple[Prefix, ...] | None = None
     used: set[tuple[str, str]] = set()
+    nodes: dict[str, Node] = {}
     no_services = True
+    says_nodes = False
     for each in documents:
         fields = _document(each)
         if "node_port_addresses" in fields:
             node_port_addresses = _node_port_addresses(fields, node_port_addresses)
+        says_nodes = says_nodes or "nodes" in fields
+        read_nodes(fields, owner, nodes)
         no_services = no_services and "services" not in fields
         if "bindings" in fields:
             bindings = {} if bindings is None else bindings
@@ -91,6 +99,8 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         blockers=_blockers(registries, used),
         no_services=no_services,
         binding_owners=owners,
+        nodes=tuple(nodes.values()),
+        says_nodes=says_nodes,
     )
 
 
@@ -133,8 +143,8 @@ def _document(document: Document) -> Fields:
     if type(version) is not int or version != VERSION:
         raise fields.problem(f"expected {VERSION}, got {shown(version)}", "version")
     fields.allow(KEYS)
-    if "services" not in fields and "bindings" not in fields:
-        raise fields.problem('has neither "services" nor "bindings"', hint="services: [] stands for none")
+    if not any(key in fields for key in ("services", "bindings", "nodes")):
+        raise fields.problem('has no "services", "bindings" or "nodes"', hint="services: [] stands for none")
     return fields
 
 

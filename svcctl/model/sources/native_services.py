@@ -45,13 +45,14 @@ if TYPE_CHECKING:
     from svcctl.model.sources.instances import Instances
 
 KEYS = frozenset(
-    """name frontends kind backends consul nomad affinity algorithm internal_policy external_policy sources
-    node_port block drop owner health_port local_ready table_size""".split()
+    """name frontends kind backends consul nomad affinity algorithm internal_policy external_policy external_mode
+    sources node_port block drop owner health_port local_ready table_size""".split()
 )
 FRONTEND_KEYS = frozenset({"address", "kind"})
 BACKEND_KEYS = frozenset({"address", "weight", "state", "local", "sets"})
 
 POLICIES = {"cluster": False, "local": True}
+MODES = {"tunnel": False, "dsr": True}
 SET_BITS = {"cluster": IN_CLUSTER, "local": IN_LOCAL}
 MAX_LOCAL_READY = 0xFFFFFFFF
 
@@ -78,6 +79,7 @@ def read_service(fields: Fields, owner: str, registries: Mapping[str, Instances]
         algorithm=fields.word("algorithm", ALGORITHM_NUMBERS, RANDOM),
         internal_local=fields.word("internal_policy", POLICIES, False),
         external_local=fields.word("external_policy", POLICIES, False),
+        dsr=fields.word("external_mode", MODES, False),
         block=fields.switch("block"),
         drop=fields.switch("drop"),
         node_port=node_port,

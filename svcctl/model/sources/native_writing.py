@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from svcctl.model.constants import PROTOCOL_NAMES
 from svcctl.model.desired import NATIVE
-from svcctl.model.prefix import format_prefix
+from svcctl.model.prefix import format_address, format_prefix
 from svcctl.model.service import (
     ALGORITHM_NAMES,
     IN_BOTH,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from svcctl.model.binding import Binding
     from svcctl.model.desired import Desired
+    from svcctl.model.prefix import Prefix
     from svcctl.model.service import Member, Service, ServiceFrontend
 
 
@@ -55,7 +56,40 @@ def document(desired: Desired) -> dict[str, Any]:
     whole["services"] = [
         service_entry(one, desired.owner) for one in sorted(desired.services, key=lambda one: one.name)
     ]
+    if desired.nodes or desired.says_nodes:
+        whole["nodes"] = [
+            node_entry(
+                each.name,
+                each.addresses,
+                each.pod_prefixes,
+                each.zone,
+                desired.owner if each.owner is None else each.owner,
+                desired.owner,
+            )
+            for each in sorted(desired.nodes, key=lambda one: one.name)
+            if not each.own
+        ]
     return whole
+
+
+def node_entry(
+    name: str,
+    addresses: Iterable[tuple[int, bytes]],
+    pod_prefixes: Iterable[Prefix],
+    zone: str,
+    owner: str,
+    usual: str = NATIVE,
+) -> dict[str, Any]:
+    """One entry of `nodes`; `usual` is who the document's objects belong to."""
+    entry: dict[str, Any] = {"name": name, "addresses": [format_address(*each) for each in addresses]}
+    prefixes = [format_prefix(*each) for each in pod_prefixes]
+    if prefixes:
+        entry["pod_prefixes"] = prefixes
+    if zone:
+        entry["zone"] = zone
+    if owner != usual:
+        entry["owner"] = owner
+    return entry
 
 
 def service_entry(service: Service, owner: str = NATIVE) -> dict[str, Any]:
@@ -70,6 +104,7 @@ def service_entry(service: Service, owner: str = NATIVE) -> dict[str, Any]:
         "algorithm": "" if service.algorithm == RANDOM else ALGORITHM_NAMES[service.algorithm],
         "internal_policy": "local" if service.internal_local else "",
         "external_policy": "local" if service.external_local else "",
+        "external_mode": "dsr" if service.dsr else "",
         "sources": [format_prefix(*each) for each in sorted(service.sources)],
         "node_port": service.node_port,
         "block": service.block,

@@ -42,6 +42,7 @@ INVARIANTS = (
     "tables",
     "backends",
     "balancer",
+    "nodes",
     "counters",
 )
 """Every row, in the order in which they are looked at. `temporary` is looked at by `check` itself."""
@@ -83,9 +84,10 @@ def _find(writer: Writer, deep: bool) -> list[Finding]:
     found += cgroups.find(writer, deep)
     found += devices.find(writer, deep)
     if writer.has_half(catalog.BALANCER):
-        from svcctl.state.audit import services
+        from svcctl.state.audit import nodes, services
 
         found += services.find(writer, deep)
+        found += nodes.find(writer)
     return found
 
 

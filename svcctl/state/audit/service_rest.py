@@ -175,8 +175,8 @@ def stray_blocks(view: View) -> Iterator[Finding]:
 
 
 def stray_ranges(view: View) -> Iterator[Finding]:
-    """blocks: no source ranges but those of a service."""
-    known = {one.value.ranges for one in view.known.values()}
+    """blocks: no source ranges but those of a service, and those of clients without DSR."""
+    known = {one.value.ranges for one in view.known.values()} | {view.no_dsr}
     for number, prefixes in sorted(view.ranges.items()):
         if number not in known or not number:
             keys = codec.range_keys(number, prefixes)

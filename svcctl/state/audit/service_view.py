@@ -64,6 +64,7 @@ class View:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.ranges = read_sources(writer)
+        self.no_dsr = _no_dsr(writer)
         self.tables = read_sets(writer)
         self.table_digests = {one.place + 1: key for key, one in self.tables.items()}  # by number
         self.backends: dict[int, BackendValue] = {
@@ -174,6 +175,15 @@ def name_fault(value: ServiceValue) -> bool:
         return check_service_name(name).encode().ljust(len(value.name), b"\0") != value.name
     except (UsageProblem, UnicodeError):
         return True
+
+
+def _no_dsr(writer: Writer) -> int:
+    """The number of the set of clients without DSR, 0 for none."""
+    if not writer.has_map("packet_config"):
+        return 0
+    from svcctl.state.packet_settings import read_config
+
+    return read_config(writer).no_dsr
 
 
 def _items(writer: Writer, name: str) -> dict[int, dict[int, bytes]]:

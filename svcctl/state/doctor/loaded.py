@@ -11,7 +11,7 @@ from svcctl.host import devices as host_devices
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state import attach
-from svcctl.state.doctor import balancer
+from svcctl.state.doctor import balancer, tunnels
 from svcctl.state.doctor.line import FAIL, OK, WARN, Line, unseen
 from svcctl.state.picture import read_fill
 from svcctl.state.programs import object_digest, object_path
@@ -270,6 +270,9 @@ LOADED: dict[str, Callable[[Probe, Reader], Line]] = {
     "balancer programs": balancer.programs,
     "balancer": balancer.attachment,
     "interfaces": _interfaces,
+    "tunnels": tunnels.tunnels,
+    "forwarding": tunnels.forwarding,
+    "source ports": tunnels.source_ports,
     "group access": _group,
     "fill": _fill,
 }

@@ -125,6 +125,7 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         options.owner or KUBERNETES,
         services=tuple(sorted(found, key=lambda each: each.name)),
         nodes=tuple(each.node for each in nodes),
+        says_nodes=options.other_nodes and bool(nodes),
         node_port_addresses=prefixes,
         notices=notices.sorted(),
         errors=intake.errors,

@@ -1,0 +1,75 @@
+"""`svcctl nodes add`: makes another node of the cluster known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.cli.node_params import NODE, NODE_ADDRESS
+from svcctl.cli.options import argument, option, verb
+from svcctl.cli.params import PREFIX, WORD
+
+if TYPE_CHECKING:
+    from svcctl.cli.env import Env
+    from svcctl.model.prefix import Prefix
+
+
+@verb(
+    "add",
+    examples=(
+        "svcctl nodes add worker-2 --address 192.0.2.12 --pod-prefix 10.244.2.0/24",
+        "svcctl nodes add worker-3 --address 192.0.2.13 --address 2001:db8::13 --zone eu-1",
+    ),
+    exits=(0, 2, 3, 4, 6, 7, 8, 9),
+)
+@argument("name", NODE, "Name of the node.")
+@option(
+    "--address",
+    "addresses",
+    type=NODE_ADDRESS,
+    multiple=True,
+    required=True,
+    metavar="ADDRESS",
+    help="An address of the node, the first of each family also for tunnelled packets; may be repeated.",
+)
+@option(
+    "--pod-prefix",
+    "pod_prefixes",
+    type=PREFIX,
+    multiple=True,
+    metavar="PREFIX",
+    help="Addresses of the workloads there; may be repeated.",
+)
+@option("--zone", type=WORD, metavar="NAME", help="The zone it is in.")
+def command(
+    env: Env,
+    name: str,
+    addresses: tuple[tuple[int, bytes], ...],
+    pod_prefixes: tuple[Prefix, ...],
+    zone: str | None,
+) -> None:
+    """Make another node of the cluster known; one that is known becomes what is said.
+
+    Packets from outside for backends at its addresses or in its pod prefixes go there through a tunnel (VXLAN), and
+    packets that come out of a tunnel are taken from known nodes only. The node must know this one, too, and a tunnel
+    of a family needs an address of that family at both ends: 'svcctl load --node-address' says this one's.
+    """
+    from svcctl.cli.access import planning
+    from svcctl.cli.node_params import change_of
+    from svcctl.model.node import claims, node_of, refuse_claimed, step_for
+    from svcctl.state import nodes
+
+    want = node_of(name, addresses, pod_prefixes, zone or "")
+    with planning(env) as (state, writer):
+        nodes.need_nodes(state)
+        have = nodes.read(state)
+        others = claims(one for one in have.nodes.values() if one.name != name)
+        refuse_claimed(want, others, nodes.own_prefixes(state, have))
+        step = step_for(want, have.nodes.get(name))
+        changes = nodes.plan(state, have, [step])
+        if writer is not None and changes is not None:
+            with writer.changing():
+                nodes.write(writer, changes)
+        missing = nodes.missing_ends(state, want)
+    env.emit_changes([change_of(step)])
+    for text in missing:
+        env.notice(text)

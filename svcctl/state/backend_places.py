@@ -1,0 +1,45 @@
+"""Whether a backend is on this node, where nobody said it: by the node's own addresses and its pods' prefixes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from svcctl.maps import enums
+from svcctl.model.service_endpoint import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from svcctl.model.service_endpoint import Backend, BackendSpec
+    from svcctl.state.session import State
+
+
+def with_places(
+    state: State, specs: Iterable[BackendSpec], known: Mapping[Backend, bool] | None = None
+) -> list[BackendSpec]:
+    """The specs, each with a place: what it says, else what is `known`, else what addresses say. Raises OSError.
+
+    Loopback addresses say nothing: each namespace has its own.
+    """
+    from svcctl.host.addresses import local_addresses
+
+    places = known or {}
+    own: frozenset[bytes] | None = None
+    found = []
+    for spec in specs:
+        local = places.get(spec.backend) if spec.local is None else spec.local
+        if local is None:
+            if own is None:
+                own = frozenset(local_addresses(state.netns))
+            family, address, _ = spec.backend
+            local = not is_loopback(family, address) and (address in own or _is_own(state, address))
+        found.append(spec._replace(local=local))
+    return found
+
+
+def _is_own(state: State, address: bytes) -> bool:
+    """Whether the closest element of node_addresses is this node's, or its pods'."""
+    from svcctl.state.explain_service import whose
+
+    word = whose(state, address)
+    return bool(word) and word >> enums.NODE_SHIFT == 0

@@ -1,0 +1,204 @@
+"""Other nodes: what can be said of one, and plans from what there is to what inputs ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from svcctl.errors import Conflict, UsageProblem
+from svcctl.model.desired import KUBERNETES, NATIVE, Desired, Node
+from svcctl.model.node import (
+    NUMBERS,
+    ClusterNode,
+    difference,
+    node_of,
+    number_for,
+    short_name,
+    step_for,
+)
+from svcctl.model.node_plan import HaveNodes, NodePlan, plan_nodes
+from svcctl.model.prefix import Prefix, parse_address, parse_prefix
+
+OWN = "192.0.2.11"
+
+
+def addresses(text: str) -> tuple[tuple[int, bytes], ...]:
+    return tuple(map(parse_address, text.split()))
+
+
+def prefixes(text: str) -> tuple[Prefix, ...]:
+    return tuple(map(parse_prefix, text.split()))
+
+
+def node(name: str, where: str, pods: str = "", zone: str = "", owner: str = "") -> ClusterNode:
+    return node_of(name, addresses(where), prefixes(pods), zone, owner)
+
+
+def asked(name: str, where: str, pods: str = "", **fields: Any) -> Node:
+    return Node(name, addresses(where), prefixes(pods), **fields)
+
+
+def kubernetes(*nodes: Node, **fields: Any) -> Desired:
+    return Desired(KUBERNETES, "kubernetes", nodes=nodes, says_nodes=True, **fields)
+
+
+def native(*nodes: Node) -> Desired:
+    return Desired(NATIVE, "", nodes=nodes, says_nodes=True)
+
+
+def have(*nodes: ClusterNode, **fields: Any) -> HaveNodes:
+    return HaveNodes({one.name: one for one in nodes}, own=prefixes(OWN), **fields)
+
+
+def actions(plan: NodePlan) -> dict[str, str]:
+    return {step.name: step.action for step in plan.steps}
+
+
+def test_the_first_address_of_a_family_is_the_end_of_tunnels() -> None:
+    one = node("a", "192.0.2.9 2001:db8::2 192.0.2.3 2001:db8::1 192.0.2.4 192.0.2.9")
+    assert one.end(4) == parse_address("192.0.2.9")[1]
+    assert one.end(6) == parse_address("2001:db8::2")[1]
+    assert one.addresses[2:] == addresses("192.0.2.3 192.0.2.4 2001:db8::1")
+    assert node("b", "192.0.2.9").end(6) == bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("where", "pods"),
+    [
+        ("", ""),
+        ("127.0.0.1", ""),
+        ("0.0.0.0", ""),
+        ("224.0.0.1", ""),
+        ("::", ""),
+        ("::1", ""),
+        ("ff02::1", ""),
+        ("192.0.2.1", "0.0.0.0/0"),
+        ("192.0.2.1", "::/0"),
+        ("192.0.2.1", "::/8"),
+        ("192.0.2.1", "::/80"),
+    ],
+)
+def test_what_no_node_can_have(where: str, pods: str) -> None:
+    with pytest.raises(UsageProblem):
+        node("a", where, pods)
+
+
+@pytest.mark.parametrize(
+    ("name", "zone"), [("", ""), ("a" * 65, ""), ("a\n", ""), ("a", "z" * 33), ("a", "\x1b")]
+)
+def test_names(name: str, zone: str) -> None:
+    with pytest.raises(UsageProblem):
+        node(name, "192.0.2.1", zone=zone)
+
+
+def test_a_number_comes_from_the_name() -> None:
+    assert number_for("a", ()) == number_for("a", {number_for("b", ())})
+    taken: set[int] = set()
+    for name in map(str, range(2000)):
+        number = number_for(name, taken)
+        assert number not in taken
+        assert 1 <= number <= NUMBERS
+        taken.add(number)
+    first = number_for("a", ())
+    assert number_for("a", {first}) == first % NUMBERS + 1
+
+
+def test_long_names_stay_apart() -> None:
+    one, other = short_name("n" * 100), short_name("n" * 99 + "m")
+    assert one != other
+    assert max(len(one), len(other)) <= 64
+    assert short_name("n" * 64) == "n" * 64
+    assert len(short_name("é" * 100).encode()) <= 64
+
+
+def test_what_differs() -> None:
+    old = node("a", "192.0.2.12", "10.244.2.0/24", "z")
+    new = node("a", "192.0.2.13", "10.244.3.0/24")
+    assert difference(old, new) == [
+        "address -192.0.2.12",
+        "address +192.0.2.13",
+        "pod prefix -10.244.2.0/24",
+        "pod prefix +10.244.3.0/24",
+        "tunnel 192.0.2.12 -> 192.0.2.13",
+        "zone z -> none",
+    ]
+    assert step_for(old._replace(owner="x"), old).action == "unchanged"
+
+
+def test_nodes_of_a_cluster() -> None:
+    want = kubernetes(
+        asked("self", OWN, "10.244.1.0/24", own=True),
+        asked("b", "192.0.2.12", "10.244.2.0/24"),
+        asked("c", "192.0.2.13 2001:db8::13", zone="east"),
+    )
+    plan = plan_nodes([want], have())
+    assert actions(plan) == {"b": "created", "c": "created"}
+    assert plan.own_pods == prefixes("10.244.1.0/24")
+    assert plan.ends == addresses(OWN)
+    there = [step.want for step in plan.steps if step.want is not None]
+    assert {one.owner for one in there} == {"kubernetes"}
+    again = have(*there, own_pods=plan.own_pods, ends=plan.ends)
+    assert not plan_nodes([want], again).changes
+    less = kubernetes(asked("b", "192.0.2.12", "10.244.2.0/24"))
+    assert actions(plan_nodes([less], again)) == {"b": "unchanged"}
+    assert actions(plan_nodes([less], again, prune=True)) == {"b": "unchanged", "c": "deleted"}
+    silent = less._replace(says_nodes=False)
+    assert actions(plan_nodes([silent], again, prune=True)) == {"b": "unchanged"}
+
+
+def test_an_address_that_a_hand_gave_stays() -> None:
+    want = kubernetes(asked("self", "192.0.2.99", own=True))
+    assert plan_nodes([want], have(ends=addresses(OWN), by_hand=True)).ends is None
+    assert plan_nodes([want], have(ends=addresses(OWN))).ends == addresses("192.0.2.99")
+    assert plan_nodes([kubernetes(asked("self", "", own=True))], have(ends=addresses(OWN))).ends is None
+
+
+def test_what_two_claim_of_a_cluster_costs_one_that_address() -> None:
+    notices: list[Any] = []
+    want = kubernetes(
+        asked("b", "192.0.2.12 192.0.2.13", "10.244.2.0/24"),
+        asked("c", "192.0.2.13 192.0.2.14", "10.244.2.0/24 10.244.3.0/24"),
+        asked("d", f"192.0.2.12 {OWN}"),
+        asked("e", ""),
+    )
+    plan = plan_nodes([want], have(), notices=notices)
+    wanted = {step.name: step.want for step in plan.steps}
+    assert set(wanted) == {"b", "c"}
+    assert wanted["c"] == node("c", "192.0.2.14", "10.244.3.0/24", owner="kubernetes")
+    assert len(notices) == 5
+
+
+def test_what_two_claim_of_a_file_is_a_conflict() -> None:
+    for nodes in (
+        [asked("b", "192.0.2.12"), asked("c", "192.0.2.12")],
+        [asked("b", "192.0.2.12", "10.0.0.0/8"), asked("c", "192.0.2.13", "10.0.0.0/8")],
+        [asked("b", OWN)],
+    ):
+        with pytest.raises(Conflict):
+            plan_nodes([native(*nodes)], have())
+    with pytest.raises(Conflict, match="belongs to node 'a'"):
+        plan_nodes([native(asked("b", "192.0.2.12"))], have(node("a", "192.0.2.12")))
+    nested = [asked("b", "192.0.2.12", "10.0.0.0/8"), asked("c", "192.0.2.13", "10.1.0.0/16")]
+    assert len(plan_nodes([native(*nested)], have()).steps) == 2
+
+
+def test_a_node_made_by_hand_becomes_the_inputs_and_one_of_another_owner_does_not() -> None:
+    want = kubernetes(asked("b", "192.0.2.13"))
+    (step,) = plan_nodes([want], have(node("b", "192.0.2.12"))).steps
+    assert (step.action, step.note) == ("changed", "was made by hand")
+    others = have(node("b", "192.0.2.12", owner="else"))
+    with pytest.raises(Conflict, match="belongs to else"):
+        plan_nodes([want], others)
+    (step,) = plan_nodes([want], others, take_over=True).steps
+    assert step.note == "was else's"
+    same = have(node("b", "192.0.2.13", owner="else"))
+    assert actions(plan_nodes([want], same)) == {"b": "unchanged"}
+    (step,) = plan_nodes([want], same, take_over=True).steps
+    assert (step.action, step.want and step.want.owner) == ("changed", "kubernetes")
+    assert actions(plan_nodes([kubernetes(asked("x", "192.0.2.3"))], others, prune=True)) == {"x": "created"}
+
+
+def test_asked_for_twice() -> None:
+    with pytest.raises(UsageProblem, match="asked for twice"):
+        plan_nodes([native(asked("b", "192.0.2.12")), kubernetes(asked("b", "192.0.2.12"))], have())
