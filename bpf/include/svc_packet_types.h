@@ -136,6 +136,7 @@ enum svc_packet_flag {
 	SVC_PACKET_KEEP = 1, /* TCP flows whose backend left go on: no RST */
 	SVC_PACKET_RESET_UNKNOWN = 2, /* TCP to a service that nobody knows: RST */
 	SVC_PACKET_CLAMP = 4, /* lower the MSS of connections that are tunnelled */
+	SVC_PACKET_ADDRESS_BY_HAND = 8, /* for writers: an input does not set it */
 };
 
 /* Idle times after which a flow is no more, in ms. */

@@ -166,10 +166,13 @@ ROUTE = {
 }
 DEVICE_PEER, DEVICE_NEIGHBOUR = 1, 2
 DEVICE_FLAG = {"SVC_DEVICE_PEER": 1, "SVC_DEVICE_NEIGHBOUR": 2}
-PACKET_KEEP, PACKET_RESET_UNKNOWN, PACKET_CLAMP = 1, 2, 4
-PACKET_FLAG = {"SVC_PACKET_KEEP": 1, "SVC_PACKET_RESET_UNKNOWN": 2, "SVC_PACKET_CLAMP": 4}
-PACKET_ADDRESS_BY_HAND = 1 << 31
-"""In `flags` of packet_config beside these, for commands alone: `load` gave the address, so Node objects do not."""
+PACKET_KEEP, PACKET_RESET_UNKNOWN, PACKET_CLAMP, PACKET_ADDRESS_BY_HAND = 1, 2, 4, 8
+PACKET_FLAG = {
+    "SVC_PACKET_KEEP": 1,
+    "SVC_PACKET_RESET_UNKNOWN": 2,
+    "SVC_PACKET_CLAMP": 4,
+    "SVC_PACKET_ADDRESS_BY_HAND": 8,
+}
 PACKET_EVENTS = (
     "opened", "answered", "expired", "recycled", "reselected", "other_port", "rejected", "resets", "icmp",
     "fragments", "healed", "held", "tunnelled", "from_tunnel", "picked_up", "node_changed", "masqueraded",
