@@ -21,20 +21,22 @@ from svcctl.model.binding import Binding, format_binding
 from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
-from svcctl.model.service import Service, check_service, eligible
+from svcctl.model.service import Member, Service, check_service, eligible
 from svcctl.model.service_endpoint import KIND_LOAD_BALANCER, KIND_NODE_PORT, format_frontend
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from svcctl.model.desired import Desired
-    from svcctl.model.service import Member
     from svcctl.model.service_endpoint import Frontend
 
 CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"
 
 API_SERVER = "default/kubernetes:https/tcp"
 """The service through which Kubernetes is reached, in small letters."""
+
+_essence = itemgetter(*(n for n, field in enumerate(Member._fields) if field not in ("since_ns", "until_ns")))
+"""All that an input says of a member."""
 
 _APART = ("name", "id", "owner", "sources", "frontends", "members", "changed_ns")
 _options = itemgetter(*(n for n, field in enumerate(Service._fields) if field not in _APART))
@@ -228,14 +230,15 @@ def is_same(one: Service, other: Service) -> bool:
         and len(one.frontends) == len(other.frontends)
         and len(one.members) == len(other.members)
         and (one.frontends == other.frontends or set(one.frontends) == set(other.frontends))
-        and set(map(_essence, one.members)) == set(map(_essence, other.members))
+        and _same_members(one.members, other.members)
         and (one.sources == other.sources or set(one.sources) == set(other.sources))
     )
 
 
-def _essence(member: Member) -> tuple[object, ...]:
-    backend, weight, state, local, _, _, sets = member
-    return backend, weight, state, local, sets
+def _same_members(some: Sequence[Member], others: Sequence[Member]) -> bool:
+    """They mostly have one order, and nothing is hashed then."""
+    one, other = [_essence(each) for each in some], [_essence(each) for each in others]
+    return one == other or set(one) == set(other)
 
 
 def _since(members: Iterable[Member], old: Service | None, now_ns: int) -> tuple[Member, ...]:

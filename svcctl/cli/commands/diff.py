@@ -60,8 +60,8 @@ def _diff(
             env, lambda state: prepare(state, desired, prune=prune, force=force, take_over=take_over)
         )
         refuse_doubts("diff", prepared.plan.doubts, force=force)
+        say(env, prepared.plan.notices)
+        emit_plan(env, prepared.plan, dry_run=False, unchanged=False, details=True)
+        return Exit.FAILURE if prepared.writes else Exit.OK
     finally:
         gc.enable()
-    say(env, prepared.plan.notices)
-    emit_plan(env, prepared.plan, dry_run=False, unchanged=False, details=True)
-    return Exit.FAILURE if prepared.writes else Exit.OK
