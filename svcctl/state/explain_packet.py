@@ -25,9 +25,10 @@ from svcctl.maps.service_layouts import (
     RangeKey,
 )
 from svcctl.model.constants import IPV4
+from svcctl.model.service import admitting
 from svcctl.model.service_endpoint import Frontend, format_backend
 from svcctl.record import Record
-from svcctl.state import nat
+from svcctl.state import nat, services
 from svcctl.state.services import as_backend
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ SERVE, REFUSE, DROP, PASS = "serve", "refuse", "drop", "pass"
 class ExplainedPacket(Record):
     """What happens to a client's first packet, and why. `interface`: where it comes in, None: by none that is attached.
 
-    `affine`: the backend that the client is kept on, as text; `remaining`: for how many seconds.
+    `affine`: the backend that the client is kept on, as text; `remaining`: for how many seconds. `admitted_by`: the
+    source range that lets the client in, as text, of a frontend that has some.
     """
 
     verdict: str
@@ -53,6 +55,7 @@ class ExplainedPacket(Record):
     shares: tuple[Share, ...]
     affine: str | None
     remaining: float | None
+    admitted_by: str | None = None
 
 
 def explain_packet(
@@ -68,6 +71,7 @@ def explain_packet(
         return None
     interface = _interface(state, family, source)
     block = route.block
+    is_filtered = bool(route.flags & enums.FRONTEND_FILTERED)
     if interface is None:
         verdict, why = PASS, "the client is behind no interface that is attached as a workload's"
     elif route.result == nat.BLOCKS:
@@ -76,7 +80,7 @@ def explain_packet(
         verdict, why = PASS, "the frontend is for sockets of this host"
     elif block is None or route.result == nat.BROKEN:
         verdict, why = DROP, "it leads nowhere: 'svcctl check' says more"
-    elif route.flags & enums.FRONTEND_FILTERED and not _is_admitted(state, block.ranges, source):
+    elif is_filtered and not _is_admitted(state, block.ranges, source):
         verdict, why = DROP, "no source range of the service admits the client"
     elif not block.slots:
         verdict = DROP if block.verdict else REFUSE
@@ -87,7 +91,8 @@ def explain_packet(
         return ExplainedPacket(verdict, why, interface, route.service, route.set, (), None, None)
     shares = nat.Reader(state, bulk=False).shares_of(block)
     affine, remaining = _affine(state, block, source)
-    return ExplainedPacket(verdict, why, interface, route.service, route.set, shares, affine, remaining)
+    by = _range(state, route.service, family, source) if is_filtered else None
+    return ExplainedPacket(verdict, why, interface, route.service, route.set, shares, affine, remaining, by)
 
 
 def _interface(state: State, family: int, source: bytes) -> str | None:
@@ -108,6 +113,13 @@ def _interface(state: State, family: int, source: bytes) -> str | None:
 def _is_admitted(state: State, ranges: int, source: bytes) -> bool:
     key = RANGE_KEY.pack(RangeKey(160, ranges, source))
     return bool(ranges) and state.map("source_ranges").lookup(key) is not None
+
+
+def _range(state: State, name: str | None, family: int, source: bytes) -> str | None:
+    """The programs know that one of the ranges admits the client; the service says which."""
+    found = services.find(state, name) if name is not None else None
+    closest = admitting(found.service.sources, family, source) if found is not None else None
+    return None if closest is None else str(closest)
 
 
 def _affine(state: State, block: Block, source: bytes) -> tuple[str | None, float | None]:

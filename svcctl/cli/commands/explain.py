@@ -42,7 +42,8 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
     come from elsewhere.
 
     Established connections stay with their sockets whatever is bound. Neither bindings nor the balancer look at where
-    a connection comes from; the balancer goes by the socket's cgroup. The packet path does: with --from, "packets" is
+    a connection comes from; the balancer goes by the socket's cgroup, and refuses a frontend with source ranges rather
+    than serve it unfiltered. The packet path does: with --from, "packets" is
     what a workload with that address meets, by its interface, source ranges, traffic policy and affinity.
     """
     from svcctl.cli.access import reading
@@ -132,11 +133,13 @@ def _lines(
         from svcctl.cli.explain_service import packet_line
 
         yield escape(f"  {'packets':<11} {packet_line(packet)}")
-    for name, text in _facts(found, service):
+    for name, text in _facts(found, service, source):
         yield escape(f"  {name:<11} {text}")
 
 
-def _facts(found: Explained, service: ExplainedService | None) -> Iterator[tuple[str, str]]:
+def _facts(
+    found: Explained, service: ExplainedService | None, source: Prefix | None
+) -> Iterator[tuple[str, str]]:
     """The lines; the last one is what happens to a socket of this host."""
     if service is None:
         yield from _binding_facts(found, routed=True)
@@ -145,7 +148,7 @@ def _facts(found: Explained, service: ExplainedService | None) -> Iterator[tuple
     from svcctl.cli.explain_service import facts, result
 
     if service.verdict == "pass":
-        yield from facts(service)
+        yield from facts(service, source)
         yield "outgoing", result(service)
         yield from _binding_facts(found, routed=True)
         yield "result", _result(found)
@@ -153,7 +156,7 @@ def _facts(found: Explained, service: ExplainedService | None) -> Iterator[tuple
     # A frontend needs no route and no listener: those are of packets from elsewhere.
     yield from _binding_facts(found, routed=False)
     yield "incoming", _result(found)
-    yield from facts(service)
+    yield from facts(service, source)
     yield "result", result(service)
 
 
