@@ -4,7 +4,8 @@ Each object has an owner: who asked for it in a desired state, "" for what was m
 
 * What is as wanted is left alone, whosever it is, which is told; with `take_over` it becomes the asker's.
 * What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless taken over.
-* Without `prune` nothing is removed; with it, what an owner made and no longer asks for.
+* Without `prune` nothing is removed; with it, what an owner made and no longer asks for. Ports of a Service of
+  Kubernetes are no objects of their own: those that one in the input no longer has go in any case.
 * A frontend or binding that somebody else holds is a conflict, or taken away there with `take_over`.
 * The state of a backend comes from the input. Only the API server of Kubernetes keeps its last backends when the input
   has none for it: whoever asks for the cluster's state may need it to get there. With `force` it goes with a prune.
@@ -181,8 +182,15 @@ def _services(
     _refuse(taken)
     notices += _not_adopted("service", sorted(others))
     owners = {each.owner for each in desired if each.owner and not each.no_services} if prune else set()
+    asked = {
+        (one.owner, _object(one)) for each in desired if each.kind == KUBERNETES for one in each.services
+    }
     for name, old in have.services.items():
-        if old.owner not in owners or not old.owner or name in steps:
+        if (
+            not old.owner
+            or name in steps
+            or (old.owner not in owners and (old.owner, _object(old)) not in asked)
+        ):
             continue
         if name.lower() == API_SERVER and not force:
             notices.append(Notice(WARNING, f"service {name}", "kept: the input has no such service"))
@@ -193,6 +201,11 @@ def _services(
             old = have.services[name]
             steps[name] = Step(CHANGED, name, old, old, True, BROKEN)
     return steps
+
+
+def _object(service: Service) -> str:
+    """`namespace/name` of the Service of Kubernetes that it is a port of; "" if its name is no port's."""
+    return service.name.rpartition(":")[0]
 
 
 def _service(

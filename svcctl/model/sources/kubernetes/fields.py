@@ -65,7 +65,7 @@ def object_at(content: object, path: str) -> str:
             words = [kind, metadata.get("namespace") or "", metadata.get("name")]
             if all(isinstance(word, str) and NAME_CHARACTERS.issuperset(word) for word in words) and words[2]:
                 kind, space, own = (str(word)[:MAX_NAME] for word in words)
-                found = f"{kind} {space}/{own}" if space else f"{kind} {own}"
+                found = f"{kind} {space}/{own}" if space else f"{kind} {own}".strip()
     return found
 
 
@@ -179,4 +179,4 @@ def port_name(parent: Mapping[str, object], key: str, place: Place) -> str:
 
 
 def _quote_hint(value: object) -> str | None:
-    return "put it in quotes: YAML reads it as something else" if isinstance(value, int | float) else None
+    return "put it in quotes: without them it is no text" if isinstance(value, int | float) else None
