@@ -83,17 +83,25 @@ def writing(env: Env) -> Iterator[Writer]:
         yield writer
 
 
+INCONSISTENT = "inconsistent: a writer was at work, or died at it, while this was read"
+
+
 def reading(env: Env, read: Callable[[State], T]) -> T:
     """Run `read` on a consistent state; says on stderr when writers gave it no chance to be one."""
+    return reading_told(env, read)[0]
+
+
+def reading_told(env: Env, read: Callable[[State], T]) -> tuple[T, bool]:
+    """As `reading`, and whether it was consistent."""
     shared = held(env)
     if shared is not None:
-        return read(shared)
+        return read(shared), True
     from svcctl.state.session import read_consistent
 
     result, consistent = read_consistent(place(env), read)
     if not consistent:
-        env.warn("inconsistent: a writer was at work, or died at it, while this was read")
-    return result
+        env.warn(INCONSISTENT)
+    return result, consistent
 
 
 def reading_surely(env: Env, read: Callable[[State], T]) -> T:
@@ -121,7 +129,10 @@ def planning(env: Env) -> Iterator[tuple[State, Writer | None]]:
         from svcctl.state.session import open_reader
 
         with open_reader(place(env)) as reader:
+            before = reader.generation()
             yield reader, None
+            if before & 1 or reader.generation() != before:
+                env.warn(INCONSISTENT)
         return
     with writing(env) as writer:
         yield writer, writer

@@ -131,8 +131,9 @@ def read_options(options: dict[str, Any]) -> Options:
     """What the options about inputs come to. Raises UsageProblem."""
     from svcctl.model.sources.options import Options
 
-    if options.get("node") == "":
-        raise UsageProblem("--node: is empty", hint="left out, it is the host's name")
+    for name, usual in (("node", "the host's name"), ("owner", "the kind of input")):
+        if options.get(name) == "":
+            raise UsageProblem(f"--{name}: is empty", hint=f"left out, it is {usual}")
     return Options(
         node=options.get("node") or os.uname().nodename.lower(),
         zone=options.get("zone") or "",
@@ -209,12 +210,16 @@ def check_inputs(env: Env, files: Sequence[str], options: dict[str, Any]) -> int
 
     def lines() -> Iterator[str]:
         for each in desired:
-            bindings = "" if each.bindings is None else f", {len(each.bindings)} bindings"
-            yield escape(f"{each.kind}: {len(each.services)} services{bindings}")
+            bindings = "" if each.bindings is None else f", {_count(len(each.bindings), 'binding')}"
+            yield escape(f"{each.kind}: {_count(len(each.services), 'service')}{bindings}")
             yield from (escape(f"{each.kind}: would be refused: {text}") for text in each.blockers)
 
     env.emit_objects("inputs", rows, lines, name="kind")
     return Exit.FAILURE if any(each.blockers for each in desired) else Exit.OK
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str, Any]]:

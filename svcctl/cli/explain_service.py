@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from svcctl.model.prefix import Prefix
     from svcctl.state.explain_packet import ExplainedPacket
     from svcctl.state.explain_service import ExplainedService
 
@@ -42,11 +43,12 @@ def as_object(found: ExplainedService) -> dict[str, Any]:
         ),
         "losers": list(found.losers),
         "others": list(found.others),
+        "sources": None if found.sources is None else [str(each) for each in found.sources],
     }
 
 
-def facts(found: ExplainedService) -> Iterator[tuple[str, str]]:
-    """(name, text) of each line."""
+def facts(found: ExplainedService, source: Prefix | None = None) -> Iterator[tuple[str, str]]:
+    """(name, text) of each line. `source`: the client, if it is known."""
     from svcctl.model.service import reaches_outside
 
     route = found.route
@@ -64,6 +66,8 @@ def facts(found: ExplainedService) -> Iterator[tuple[str, str]]:
         policy = "local" if found.service.external_local else "cluster"
         mode = "directly (DSR)" if found.service.dsr else "through the tunnel"
         yield "outside", f"the {policy} set; backends on other nodes answer {mode}"
+    if found.sources is not None:
+        yield "sources", _sources(found.sources, source)
     if found.affinity_seconds:
         yield "affinity", f"a client is kept on its backend for {found.affinity_seconds} s"
     if found.affine is not None:
@@ -75,6 +79,29 @@ def facts(found: ExplainedService) -> Iterator[tuple[str, str]]:
         yield "counters", f"{connections} connections, {no_backend} without a backend, {dropped} dropped"
     if found.fault is not None and found.fault != found.why:
         yield "balancer", found.fault
+
+
+SHOWN = 5
+"""So many source ranges are named."""
+
+
+def _sources(ranges: Sequence[Prefix], source: Prefix | None) -> str:
+    """Which clients are admitted, or whether and why the one that was asked about is."""
+    from svcctl.model.prefix import format_address
+    from svcctl.model.service import admitting
+
+    given = ", ".join(map(str, ranges[:SHOWN])) + (
+        f" and {len(ranges) - SHOWN} more" if ranges[SHOWN:] else ""
+    )
+    if not ranges:
+        return "nobody is admitted: no source range is of this family"
+    if source is None:
+        return f"admitted are {given}"
+    client = format_address(source.family, source.address)
+    closest = admitting(ranges, source.family, source.address)
+    if closest is None:
+        return f"{client} is not admitted: it is in none of {given}"
+    return f"{client} is admitted by {closest}"
 
 
 def result(found: ExplainedService) -> str:
@@ -118,8 +145,9 @@ def packet_line(found: ExplainedPacket) -> str:
     """The same in a line."""
     where = f"by {found.interface} " if found.interface else ""
     if found.verdict == "serve":
+        by = f"; {found.admitted_by} admits the client" if found.admitted_by else ""
         if found.affine is not None:
-            return f"{where}go to {found.affine}, for {found.remaining:.1f} s more whatever else there is"
-        return f"{where}go to one of {', '.join(map(str, found.shares))}"
+            return f"{where}go to {found.affine}, for {found.remaining:.1f} s more whatever else there is{by}"
+        return f"{where}go to one of {', '.join(map(str, found.shares))}{by}"
     action = {"refuse": "are refused", "drop": "are dropped", "pass": "are left alone"}[found.verdict]
     return f"{where}{action}: {found.why}"

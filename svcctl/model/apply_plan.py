@@ -4,7 +4,8 @@ Each object has an owner: who asked for it in a desired state, "" for what was m
 
 * What is as wanted is left alone, whosever it is, which is told; with `take_over` it becomes the asker's.
 * What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless taken over.
-* Without `prune` nothing is removed; with it, what an owner made and no longer asks for.
+* Without `prune` nothing is removed; with it, what an owner made and no longer asks for. Ports of a Service of
+  Kubernetes are no objects of their own: those that one in the input no longer has go in any case.
 * A frontend or binding that somebody else holds is a conflict, or taken away there with `take_over`.
 * The state of a backend comes from the input. Only the API server of Kubernetes keeps its last backends when the input
   has none for it: whoever asks for the cluster's state may need it to get there. With `force` it goes with a prune.
@@ -22,20 +23,22 @@ from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
 from svcctl.model.node_plan import HaveNodes, NodePlan, plan_nodes
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
-from svcctl.model.service import Service, check_service, eligible
+from svcctl.model.service import Member, Service, check_service, eligible
 from svcctl.model.service_endpoint import KIND_LOAD_BALANCER, KIND_NODE_PORT, format_frontend
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from svcctl.model.desired import Desired
-    from svcctl.model.service import Member
     from svcctl.model.service_endpoint import Frontend
 
 CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"
 
 API_SERVER = "default/kubernetes:https/tcp"
 """The service through which Kubernetes is reached, in small letters."""
+
+_essence = itemgetter(*(n for n, field in enumerate(Member._fields) if field not in ("since_ns", "until_ns")))
+"""All that an input says of a member."""
 
 _APART = ("name", "id", "owner", "sources", "frontends", "members", "changed_ns")
 _options = itemgetter(*(n for n, field in enumerate(Service._fields) if field not in _APART))
@@ -187,8 +190,15 @@ def _services(
     _refuse(taken)
     notices += _not_adopted("service", sorted(others))
     owners = {each.owner for each in desired if each.owner and not each.no_services} if prune else set()
+    asked = {
+        (one.owner, _object(one)) for each in desired if each.kind == KUBERNETES for one in each.services
+    }
     for name, old in have.services.items():
-        if old.owner not in owners or not old.owner or name in steps:
+        if (
+            not old.owner
+            or name in steps
+            or (old.owner not in owners and (old.owner, _object(old)) not in asked)
+        ):
             continue
         if name.lower() == API_SERVER and not force:
             notices.append(Notice(WARNING, f"service {name}", "kept: the input has no such service"))
@@ -199,6 +209,11 @@ def _services(
             old = have.services[name]
             steps[name] = Step(CHANGED, name, old, old, True, BROKEN)
     return steps
+
+
+def _object(service: Service) -> str:
+    """`namespace/name` of the Service of Kubernetes that it is a port of; "" if its name is no port's."""
+    return service.name.rpartition(":")[0]
 
 
 def _service(
@@ -236,14 +251,15 @@ def is_same(one: Service, other: Service) -> bool:
         and len(one.frontends) == len(other.frontends)
         and len(one.members) == len(other.members)
         and (one.frontends == other.frontends or set(one.frontends) == set(other.frontends))
-        and set(map(_essence, one.members)) == set(map(_essence, other.members))
+        and _same_members(one.members, other.members)
         and (one.sources == other.sources or set(one.sources) == set(other.sources))
     )
 
 
-def _essence(member: Member) -> tuple[object, ...]:
-    backend, weight, state, local, _, _, sets = member
-    return backend, weight, state, local, sets
+def _same_members(some: Sequence[Member], others: Sequence[Member]) -> bool:
+    """They mostly have one order, and nothing is hashed then."""
+    one, other = [_essence(each) for each in some], [_essence(each) for each in others]
+    return one == other or set(one) == set(other)
 
 
 def _since(members: Iterable[Member], old: Service | None, now_ns: int) -> tuple[Member, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from svcctl.model.bad_value import BadValue
 from svcctl.model.label import MAX_OWNER_BYTES, check_name
 from svcctl.model.maglev import DEFAULT_SIZE, check_size
-from svcctl.model.prefix import Prefix, format_address
+from svcctl.model.prefix import Prefix, covers, format_address
 from svcctl.model.service_endpoint import (
     ACTIVE,
     DEFAULT_WEIGHT,
@@ -283,6 +283,12 @@ def is_filtered(sources: Iterable[Prefix], family: int) -> bool:
 def reaches_outside(service: Service) -> bool:
     """Whether clients outside are to reach it: one of its frontends is not of the cluster kind."""
     return any(kind != KIND_CLUSTER for _, kind in service.frontends)
+
+
+def admitting(sources: Iterable[Prefix], family: int, address: bytes) -> Prefix | None:
+    """The closest range that admits a client with that address, 16 bytes; None: none does."""
+    those = [each for each in sources if covers(each, family, address)]
+    return max(those, key=lambda each: each.length, default=None)
 
 
 def blocked_addresses(service: Service) -> list[tuple[int, bytes]]:

@@ -108,6 +108,8 @@ def parse_backend_spec(text: str) -> BackendSpec:
     """
     place, *attributes = text.split(",")
     backend = parse_backend(place)
+    if not attributes:
+        return BackendSpec(backend)
     weight: int | None = None
     state: int | None = None
     local: bool | None = None

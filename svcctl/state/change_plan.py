@@ -111,7 +111,9 @@ def plan_changes(
     ]
     before, after = holders(parts)
     levels, circles = levels_of(parts, before, after)
-    lanes = [_lanes(pair, number in circles, numbers) for number, pair in enumerate(parts)]
+    kept = [_kept_lanes(pair, number in circles) for number, pair in enumerate(parts)]
+    numbers.lanes_wanted = sum(len(families(pair.want)) for pair in parts if pair.want) - sum(map(len, kept))
+    lanes = [_lanes(pair, old, numbers) for pair, old in zip(parts, kept, strict=True)]
     words, gone, added = plan_words(parts, lanes, before, after, known)
     backends = _backends(parts, known, numbers)
     changes = []
@@ -161,6 +163,7 @@ class _Numbers:
         self._free: Iterator[int] | None = None
         self._lanes: set[int] = set()
         self.reserve: dict[str, int] = {}
+        self.lanes_wanted = 1
 
     def next(self, field: str) -> int:
         number = self.reserve.get(field) or max(getattr(self._meta, field), 1)
@@ -183,7 +186,7 @@ class _Numbers:
             self._free = free_lanes(largest, used)
         for lane in self._free:
             return lane
-        raise full("current", largest - 1, largest, 1)
+        raise full("current", self._state.usage("current").used, largest, self.lanes_wanted)
 
 
 def free_lanes(largest: int, used: set[int]) -> Iterator[int]:
@@ -199,9 +202,14 @@ def free_lane(state: State, used: set[int]) -> int:
     raise full("current", len(used), largest, 1)
 
 
-def _lanes(pair: Pair, new: bool, numbers: _Numbers) -> dict[int, int]:
-    """Lane of each family the service has afterwards."""
+def _kept_lanes(pair: Pair, new: bool) -> dict[int, int]:
+    """Those of its lanes, by family, that the service has afterwards, too."""
     old = pair.have.lanes if pair.have and not pair.anew and not new else {}
+    return {family: old[family] for family in (families(pair.want) if pair.want else ()) if family in old}
+
+
+def _lanes(pair: Pair, old: Mapping[int, int], numbers: _Numbers) -> dict[int, int]:
+    """Lane of each family the service has afterwards."""
     return {
         family: old[family] if family in old else numbers.lane()
         for family in (families(pair.want) if pair.want else ())

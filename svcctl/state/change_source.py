@@ -84,11 +84,11 @@ class Live:
         if record is None:
             return False, [], []
         slots = self.state.map("slots")
-        keys = [SLOT_KEY.pack(SlotKey(block, n)) for n in range(record.slots)]
-        ids = []
-        for key in keys:
+        keys, ids = [], []
+        for key in (SLOT_KEY.pack(SlotKey(block, n)) for n in range(record.slots)):
             data = slots.lookup(key)
             if data is not None:
+                keys.append(key)
                 ids.append(SLOT.unpack(data).backend)
         return True, keys, [MEMBER_KEY.pack(MemberKey(block, one)) for one in dict.fromkeys(ids)]
 

@@ -26,9 +26,10 @@ from svcctl.maps.service_layouts import (
     RangeKey,
 )
 from svcctl.model.constants import IPV4
+from svcctl.model.service import admitting
 from svcctl.model.service_endpoint import Frontend, format_backend, zero_address
 from svcctl.record import Record
-from svcctl.state import nat
+from svcctl.state import nat, services
 from svcctl.state.explain_service import whose
 from svcctl.state.services import as_backend
 
@@ -60,7 +61,8 @@ class ExplainedPacket(Record):
     """What happens to a client's first packet, and why. `interface`: where it comes in, None: by none that is attached.
 
     `affine`: the backend that the client is kept on, as text; `remaining`: for how many seconds. `ways`: of a packet
-    from outside, for each of `shares`.
+    from outside, for each of `shares`. `admitted_by`: the source range that lets the client in, as text, of a frontend
+    that has some.
     """
 
     verdict: str
@@ -73,6 +75,7 @@ class ExplainedPacket(Record):
     remaining: float | None
     outside: bool = False
     ways: tuple[Way, ...] = ()
+    admitted_by: str | None = None
 
 
 def explain_packet(
@@ -99,6 +102,7 @@ def explain_packet(
     reader = nat.Reader(state, bulk=False)
     block = reader.block(route.lane, local=local)
     which = "local" if local else "cluster"
+    is_filtered = bool(route.flags & enums.FRONTEND_FILTERED)
     if interface is None:
         verdict, why = PASS, "the client is behind no interface that is attached"
     elif route.result == nat.BLOCKS:
@@ -109,7 +113,7 @@ def explain_packet(
         verdict, why = PASS, "the address is none that serves node ports"
     elif block is None or (route.result == nat.BROKEN and not local):
         verdict, why = DROP, "it leads nowhere: 'svcctl check' says more"
-    elif route.flags & enums.FRONTEND_FILTERED and not _is_admitted(state, block.ranges, source):
+    elif is_filtered and not _is_admitted(state, block.ranges, source):
         verdict, why = DROP, "no source range of the service admits the client"
     elif not block.slots:
         verdict = DROP if block.verdict else REFUSE
@@ -121,8 +125,9 @@ def explain_packet(
     shares = reader.shares_of(block)
     affine, remaining = _affine(state, block, source)
     ways = tuple(_way(state, route.flags, source, one) for one in shares) if outside else ()
+    by = _range(state, route.service, family, source) if is_filtered else None
     return ExplainedPacket(
-        verdict, why, interface, route.service, which, shares, affine, remaining, outside, ways
+        verdict, why, interface, route.service, which, shares, affine, remaining, outside, ways, by
     )
 
 
@@ -144,7 +149,7 @@ def _way(state: State, flags: int, source: bytes, share: Share) -> Way:
     number = word >> enums.NODE_SHIFT
     config = read_config(state)
     own_end = config.address4 if family == IPV4 else config.address6
-    if number:
+    if number and flags & enums.FRONTEND_OUTSIDE:
         excepted = config.no_dsr and _is_admitted(state, config.no_dsr + (family != IPV4), source)
         direct = bool(flags & enums.FRONTEND_DSR) and not excepted
         data = state.map("nodes").lookup(U32.pack(number))
@@ -156,7 +161,7 @@ def _way(state: State, flags: int, source: bytes, share: Share) -> Way:
     if device is None or device.role != enums.ROLE_HOST:
         return Way(share.name, LOCAL if word or device is not None else ROUTED)
     neighbour = device.flags & (enums.DEVICE_PEER | enums.DEVICE_NEIGHBOUR) == enums.DEVICE_NEIGHBOUR
-    return Way(share.name, MASQUERADED if not word and neighbour and any(own_end) else ROUTED)
+    return Way(share.name, MASQUERADED if neighbour and any(own_end) else ROUTED)
 
 
 def _device_to(state: State, family: int, address: bytes) -> Device | None:
@@ -184,6 +189,13 @@ def _interface(state: State, family: int, source: bytes) -> tuple[str | None, in
 def _is_admitted(state: State, ranges: int, source: bytes) -> bool:
     key = RANGE_KEY.pack(RangeKey(160, ranges, source))
     return bool(ranges) and state.map("source_ranges").lookup(key) is not None
+
+
+def _range(state: State, name: str | None, family: int, source: bytes) -> str | None:
+    """The programs know that one of the ranges admits the client; the service says which."""
+    found = services.find(state, name) if name is not None else None
+    closest = admitting(found.service.sources, family, source) if found is not None else None
+    return None if closest is None else str(closest)
 
 
 def _affine(state: State, block: Block, source: bytes) -> tuple[str | None, float | None]:

@@ -33,6 +33,7 @@ from svcctl.state.service_listing import lane_stats, policy_text
 
 if TYPE_CHECKING:
     from svcctl.maps.service_layouts import ServiceStats
+    from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
     from svcctl.state.nat import Route
     from svcctl.state.session import State
@@ -56,6 +57,7 @@ class ExplainedService(Record):
     `verdict`: SERVE (one of `route.shares`), REFUSE, PASS: left alone, for the reason in `why`. `met` says what
     matched. `losers` and `others` are lines: frontends that match too, backends that are no candidates. `only_host`:
     sockets of other namespaces are left alone. `attached`: every hook there should be is; `fault` says what is not.
+    `sources`: the ranges that clients are admitted from, None for a frontend that admits everybody.
     """
 
     verdict: str
@@ -72,6 +74,7 @@ class ExplainedService(Record):
     losers: tuple[str, ...]
     others: tuple[str, ...]
     fault: str | None
+    sources: tuple[Prefix, ...] | None
 
 
 def explain_service(
@@ -115,8 +118,9 @@ def explain_service(
         only_host,
         now.serves,
         tuple(losers),
-        tuple(_others(service, route)),
+        tuple(_others(state, service, route)),
         now.text,
+        _sources(service, route),
     )
 
 
@@ -159,7 +163,7 @@ def _verdict(route: Route | None, config: Config, protocol: int, fault: str | No
         nat.BROKEN: "it leads nowhere: 'svcctl check' says more",
     }
     if route.flags & enums.FRONTEND_FILTERED:
-        return REFUSE, "it has source ranges, which sockets cannot obey"
+        return REFUSE, "it has source ranges, which sockets cannot obey; packets can ('svcctl attach dev')"
     return REFUSE, reasons[route.result]
 
 
@@ -168,11 +172,20 @@ def _service(state: State, route: Route | None) -> Service | None:
     return found.service if found is not None else None
 
 
-def _others(service: Service | None, route: Route | None) -> list[str]:
+def _sources(service: Service | None, route: Route | None) -> tuple[Prefix, ...] | None:
+    if service is None or route is None or not route.flags & enums.FRONTEND_FILTERED:
+        return None
+    return tuple(sorted(each for each in service.sources if each.family == route.frontend.family))
+
+
+def _others(state: State, service: Service | None, route: Route | None) -> list[str]:
     """The members that are no candidates, and why."""
     if service is None or route is None or route.result == nat.BLOCKS:
         return []
-    chosen = {share.backend for share in route.shares}
+    shares = route.shares
+    if route.flags & enums.FRONTEND_FILTERED and route.block is not None:
+        shares = nat.Reader(state, bulk=False).shares_of(route.block)  # candidates for packets
+    chosen = {share.backend for share in shares}
     lines = []
     for member in sorted(service.members):
         if member.backend in chosen:

@@ -32,7 +32,7 @@ from svcctl.model.service import IN_CLUSTER, IN_LOCAL, Member, ServiceFrontend, 
 from svcctl.model.service_endpoint import Backend, Frontend
 from svcctl.state.change_frontends import keys_of, words_of
 from svcctl.state.change_plan import ranges_of
-from svcctl.state.change_source import STRAY
+from svcctl.state.change_source import STRAY, Live
 from svcctl.state.services import need_services, read_sources, stored
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from svcctl.state.session import State
 
 _ID_ONLY = Struct("=I100x")
+_FEW_SLOTS = 2_000
+"""Slots of blocks that go are looked up as long as they are no more; then the whole map is read."""
 _new = tuple.__new__  # of a named tuple, at a third of the cost
 
 
@@ -67,6 +69,7 @@ class Snapshot:
         self._read_services()
         self._owners: dict[bytes, int] = {}
         self._contents: tuple[dict[int, list[bytes]], dict[int, list[bytes]]] | None = None
+        self._looked_up = 0
 
     # A Source
 
@@ -103,8 +106,14 @@ class Snapshot:
         return cluster, local
 
     def content(self, block: int) -> tuple[bool, list[bytes], list[bytes]]:
-        """As Source; the first question reads two more maps."""
+        """As Source: by look-ups for a few blocks that are whole, otherwise from two more maps."""
         if self._contents is None:
+            record = self._blocks.get(block)
+            self._looked_up += record.slots if record else 0
+            if record and self._looked_up <= _FEW_SLOTS:
+                found = Live(self.state).content(block)
+                if len(found[1]) == record.slots:
+                    return found
             self._contents = (
                 _by_block(self.state.map("slots").read_all()[0], SLOT_KEY.size),
                 _by_block(self.state.map("members").read_all()[0], MEMBER_KEY.size),
@@ -151,7 +160,7 @@ class Snapshot:
             fault = ""
             if len(frontends) != value.frontends or len(items) != value.members:
                 fault = "has lost some of its frontends or backends"
-            elif any(backend not in self._sound for _, backend, _ in items):
+            elif self._odd and any(backend in self._odd for _, backend, _ in items):
                 fault = "has a backend whose id is not its own"
             ranges = sources.get(value.ranges, []) if value.ranges else []
             if len(ranges) != value.sources:

@@ -13,6 +13,7 @@ import pytest
 from svcctl.model.constants import TCP
 from svcctl.model.desired import KUBERNETES
 from svcctl.model.prefix import parse_prefix
+from svcctl.state import change_write
 from svcctl.state.node_status import read_health
 from svcctl.state.owners import note_owners, read_owners
 from svcctl.state.place import Place
@@ -144,6 +145,34 @@ def test_diff_ends_as_diff_does(balanced: Balanced, tmp_path: Path) -> None:
     svc(
         "diff", "-f", put(tmp_path, FILE.replace("affinity: 60", "affinity: 61")), "--owner", "other", code=10
     )
+
+
+def test_no_reader_says_that_what_a_killed_apply_left_is_as_wanted(
+    balanced: Balanced, tmp_path: Path
+) -> None:
+    """It died after what services are was written, before their sets were: everybody is served as before."""
+    one, other = "10.1.0.1:80", "10.1.0.2:80"
+    apply(desired(service("web", f"{VIP}:80/tcp", one)))
+    file = put(
+        tmp_path,
+        f"version: 1\nservices: [{{name: web, frontends: ['{VIP}:80/tcp'], backends: ['{other}']}}]\n",
+    )
+    child = os.fork()
+    if not child:
+        try:
+            change_write.write_blocks = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            svc("apply", "-f", file)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    ran = svc("diff", "-f", file, code=10)
+    assert (ran.out, "inconsistent" in ran.err) == ("0 created, 0 changed, 0 deleted, 1 unchanged\n", True)
+    assert "inconsistent" in svc("apply", "-f", file, "--dry-run").err
+    assert svc("nat", "-o", "json").out.count(one)
+    assert "repairing after" in svc("apply", "-f", file).err
+    assert svc("diff", "-f", file).err == ""
+    assert svc("apply", "-f", file, "--dry-run").err == ""
+    assert svc("nat", "-o", "json").out.count(other)
 
 
 def test_diff_without_state(world: World, tmp_path: Path) -> None:
@@ -635,6 +664,7 @@ def test_the_answer_of_a_server_that_failed_is_never_forced(balanced: Balanced, 
         assert "--force" not in ran.err
     file.write_text("version: 1\nservices: []\n")
     assert "--node: is empty" in svc("apply", "-f", file, "--node", "", code=2).err
+    assert "--owner: is empty" in svc("apply", "-f", file, "--owner", "", code=2).err
 
 
 def test_a_service_in_the_way_stops_only_the_frontend_it_has(balanced: Balanced, tmp_path: Path) -> None:

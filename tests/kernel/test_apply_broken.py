@@ -10,11 +10,12 @@ from svcctl.errors import Full
 from svcctl.maps import catalog, layouts
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
-from svcctl.maps.service_layouts import BACKEND_ID, CURRENT, SERVICE
-from svcctl.model.service import Service
+from svcctl.maps.service_layouts import BACKEND_ID, CURRENT, SERVICE, SLOT_KEY
+from svcctl.model.service import MAGLEV, Service
 from svcctl.state.place import Place
+from svcctl.state.services import current_blocks
 from svcctl.state.writer import Writer, open_writer
-from tests.lib.applying import actions, apply, desired, plain, plain_services, problems, service, stored
+from tests.lib.applying import actions, apply, desired, maps, plain, plain_services, problems, service, stored
 from tests.lib.balanced import VIP, Balanced
 from tests.lib.inspect_state import generation
 from tests.lib.pins import dump
@@ -156,3 +157,28 @@ def test_full_maps_are_found_before_the_first_write(balanced: Balanced, table: s
     assert catalog.USAGE_OPTIONS[table] in (raised.value.hint or "")
     assert dump(balanced.state_dir, but=MOVING) == before
     assert layouts.SCHEMA
+
+
+@pytest.mark.parametrize("few", [0, 10**9], ids=["whole maps", "look-ups"])
+@pytest.mark.parametrize("lost", [False, True], ids=["sound", "a lost slot"])
+def test_nothing_is_left_of_a_block_that_goes(
+    balanced: Balanced, monkeypatch: pytest.MonkeyPatch, few: int, lost: bool
+) -> None:
+    monkeypatch.setattr("svcctl.state.service_snapshot._FEW_SLOTS", few)
+    first, second = balanced.farm.many(2)
+    backends = f"{first},weight=3 {second} 10.1.0.3:80,state=draining 10.1.0.4:80,weight=0"
+    some = service("some", f"{VIP}:80/tcp [2001:db8::1]:80/tcp", backends, internal_local=True)
+    table = service("table", f"{VIP}:81/tcp", backends, algorithm=MAGLEV)
+    apply(desired(some, table, service("kept", f"{VIP}:82/tcp", first)))
+    with open_writer(Place(), "test") as writer:
+        slots = writer.map("slots")
+        if lost:
+            kept = stored()["kept"].lanes.values()
+            blocks = {block for lane in kept for block in current_blocks(writer, lane)}
+            key = next(key for key, _ in slots.items() if SLOT_KEY.unpack(key).block not in blocks)
+            slots.delete(key)
+    done = apply(desired(some._replace(members=()), service("kept", f"{VIP}:82/tcp", first)))
+    assert actions(done) == {"some": "changed", "table": "deleted", "kept": "unchanged"}
+    found = problems()
+    assert found == [] or (lost and all(one.startswith("usage") for one in found)), found
+    assert len(maps(["slots"])["slots"]) == 1

@@ -11,12 +11,14 @@ import pytest
 
 import svcctl.state.apply as applies
 from svcctl.bpf.map import Map
+from svcctl.errors import Full
 from svcctl.maps import catalog
 from svcctl.maps.service_layouts import LUT, LUT_KEY, Lut, LutKey
 from svcctl.model.binding import Binding
 from svcctl.model.constants import TCP, UDP
 from svcctl.model.service import Service
-from svcctl.state.session import State
+from svcctl.state.place import Place
+from svcctl.state.session import State, open_reader
 from tests.lib import applying
 from tests.lib.applying import apply, binding, desired, plain, plain_services, problems, service
 from tests.lib.balanced import VIP, Balanced
@@ -79,8 +81,6 @@ def test_all_are_replaced_by_others(tight: Balanced, tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_even_then_changes_nothing(tight: Balanced) -> None:
-    from svcctl.errors import Full
-
     apply(desired(*many(1)))
     before = generation()
     for wanted in (
@@ -216,8 +216,6 @@ def test_tables_are_read_once_an_apply(balanced: Balanced, monkeypatch: pytest.M
 
 def test_bindings_are_judged_before_services(world: World, tmp_path: Path) -> None:
     """And replaced where they fit in the end; whose they are, too."""
-    from svcctl.errors import Full
-
     with balanced_world(world, "--max-services", 64, "--max-backends", 256, "--max-sockets", 1024):
         svc("attach", "netns", "--max-bindings", 4, "--max-destinations", 3)
 
@@ -246,3 +244,17 @@ def test_bindings_are_judged_before_services(world: World, tmp_path: Path) -> No
         assert generation() == before
         assert catalog.USAGE_OPTIONS["exact"] == "--max-bindings"
         assert svc("check").out == "no problems found\n"
+
+
+def test_how_much_larger_it_has_to_be_is_told(tight: Balanced) -> None:
+    apply(desired(*many(1, 2)))
+    largest = entries_of("current")
+    before = generation()
+    with pytest.raises(Full, match=f"'current' is full: 4 of {largest} used, 36 more wanted"):
+        apply(desired(*many(1, 20)))
+    assert (generation(), problems()) == (before, [])
+
+
+def entries_of(name: str) -> int:
+    with open_reader(Place()) as reader:
+        return reader.map(name).info.max_entries

@@ -238,6 +238,10 @@ def test_source_ranges_are_never_served_unfiltered(balanced: Balanced) -> None:
     balanced.add("web", f"{VIP}:80/tcp", backends=[backend], kind="load-balancer", source="10.0.0.0/8")
     assert balanced.error(VIP, 80) == REFUSED
     assert (balanced.stats("web").dropped, balanced.drops("FILTERED")) == (1, 1)
+    text = svc("explain", f"{VIP}:80/tcp").out
+    assert "sources     admitted are 10.0.0.0/8\n" in text
+    assert "are refused: it has source ranges, which sockets cannot obey" in text
+    assert "not chosen" not in text
 
 
 def test_internal_policy_local(balanced: Balanced) -> None:

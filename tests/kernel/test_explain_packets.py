@@ -167,3 +167,34 @@ def test_where_a_backend_is(outside: World) -> None:
         "backend", "add", "web", "10.244.1.7:80", "10.244.2.7:80", "10.7.7.8:80,local", "10.9.9.9:81,local=no"
     )
     assert local() == {"10.9.9.9:80", "10.244.1.5:80", "10.244.1.7:80", "10.7.7.8:80"}
+
+
+def test_source_ranges(world: World) -> None:
+    """Which one admits, or that none does: what packets meet."""
+    svc("load", "--no-dispatcher")
+    with pods(2) as (client, server), server.listen(8080) as listener:
+        svc("attach", "dev", "pod1", "--role", "workload", *SMALL)
+        add = ("service", "add", "web", "--frontend", "203.0.113.1:80/tcp", "--kind", "load-balancer")
+        backend = f"{server.address}:8080"
+        svc(*add, "--backend", backend, "--source", "198.51.100.0/24", "--source", "2001:db8::/32")
+        found = explained("203.0.113.1:80/tcp", client.address)
+        assert (found["verdict"], found.get("admitted_by")) == ("drop", None)
+        text = svc("explain", "203.0.113.1:80/tcp", "--from", client.address).out
+        assert f"sources     {client.address} is not admitted: it is in none of 198.51.100.0/24\n" in text
+        assert "not chosen" not in text
+
+        wide = f"{client.address.rpartition('.')[0]}.0/24"
+        svc("service", "delete", "web")
+        svc(*add, "--backend", backend, "--source", wide, "--source", "0.0.0.0/1", "--source", "128.0.0.0/1")
+        found = explained("203.0.113.1:80/tcp", client.address)
+        assert (found["verdict"], found["admitted_by"]) == ("serve", wide)
+        text = svc("explain", "203.0.113.1:80/tcp", "--from", client.address).out
+        assert f"packets     by pod1 go to one of {backend}=100%; {wide} admits the client\n" in text
+        assert f"sources     {client.address} is admitted by {wide}\n" in text
+        with client.socket() as stream:
+            stream.connect(("203.0.113.1", 80))
+            listener.accept()[0].close()
+        text = svc("explain", "203.0.113.1:80/tcp").out
+        assert f"sources     admitted are 0.0.0.0/1, {wide}, 128.0.0.0/1\n" in text
+        (whole,) = svc("explain", "203.0.113.1:80/tcp", "-o", "json").json["explain"]
+        assert whole["outgoing"]["sources"] == ["0.0.0.0/1", wide, "128.0.0.0/1"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from svcctl.errors import Conflict, UsageProblem
 from svcctl.model.apply_plan import API_SERVER, Have, is_same, plan_apply
 from svcctl.model.constants import TCP, UDP
-from svcctl.model.desired import Desired
+from svcctl.model.desired import KUBERNETES, Desired
 from svcctl.model.service import Service, check_service
 from svcctl.model.service_plan import diff, is_empty
 from tests.lib.applying import binding, desired, service
@@ -48,6 +48,26 @@ def test_prune_removes_what_this_owner_made() -> None:
     assert actions(desired(owner="nobody"), there, prune=True) == {}
     # Nobody's owner is "": it is never pruned.
     assert actions(desired(owner=""), there, prune=True) == {}
+
+
+def test_a_port_that_its_service_no_longer_has_goes_without_prune() -> None:
+    """A port of a Service is renamed: its address must not stay with the old name, and the old backends."""
+
+    def port(name: str, address: str, owner: str = KUBERNETES) -> Service:
+        return service(name, address, "10.1.0.1:80", owner=owner)
+
+    there = have(
+        port("a/web:http/tcp", "10.0.0.1:80/tcp"),
+        port("a/web:dns/udp", "10.0.0.1:53/udp", "other"),
+        port("a/web-2:http/tcp", "10.0.0.2:80/tcp"),
+        port("b/web:http/tcp", "10.0.0.3:80/tcp"),
+        port("web", "10.0.0.4:80/tcp"),
+    )
+    wanted = desired(port("a/web:main/tcp", "10.0.0.1:80/tcp"), owner=KUBERNETES, kind=KUBERNETES)
+    assert actions(wanted, there) == {"a/web:http/tcp": "deleted", "a/web:main/tcp": "created"}
+    assert plan_apply([wanted], there).notices == ()
+    native = desired(port("a/web:main/tcp", "10.0.0.9:80/tcp", "native"))
+    assert actions(native, there) == {"a/web:main/tcp": "created"}
 
 
 def test_what_was_made_by_hand_becomes_the_askers_only_when_it_differs() -> None:

@@ -359,6 +359,7 @@ def test_a_local_policy_on_a_node_that_nobody_knows_is_told() -> None:
         ),
         ([{"kind": "List", "metadata": {"name": "l"}, "items": 3}], "$.items: List l: expected an array"),
         ([{**service(), "metadata": {"name": 3}}], "$.metadata.name: expected a string"),
+        ([{"metadata": {"name": "p"}}], "$.kind: p: is missing"),
         ([service("web", namespace="a\x1b[31m")], "$.metadata.namespace: expected letters"),
     ],
 )

@@ -15,7 +15,7 @@ from svcctl.model import service as model
 from svcctl.model import service_endpoint as endpoint
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.label import MAX_OWNER_BYTES
-from svcctl.model.prefix import parse_prefix
+from svcctl.model.prefix import parse_address, parse_prefix
 from svcctl.model.service import (
     DROP,
     FRONTEND_FILTERED,
@@ -26,6 +26,7 @@ from svcctl.model.service import (
     BackendSet,
     Service,
     ServiceFrontend,
+    admitting,
     blocked_addresses,
     blocks_of,
     check_service,
@@ -248,6 +249,20 @@ def test_a_range_of_everything_filters_nothing() -> None:
     ):
         service = web(frontends=tuple(fronts), sources=tuple(parse_prefix(text) for text in texts))
         assert [frontend_flags(service, each) & FRONTEND_FILTERED for each in fronts] == filtered
+
+
+def test_the_closest_range_admits() -> None:
+    ranges = [parse_prefix(text) for text in ("10.0.0.0/8", "10.9.0.0/16", "0.0.0.0/1", "2001:db8::/32")]
+    for text, by in (
+        ("10.9.1.1", "10.9.0.0/16"),
+        ("10.1.1.1", "10.0.0.0/8"),
+        ("1.1.1.1", "0.0.0.0/1"),
+        ("192.0.2.1", None),
+        ("2001:db8::1", "2001:db8::/32"),
+        ("::1", None),
+    ):
+        closest = admitting(ranges, *parse_address(text))
+        assert (None if closest is None else str(closest)) == by
 
 
 def test_blocked_addresses() -> None:

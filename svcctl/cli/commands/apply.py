@@ -68,11 +68,12 @@ def command(
                 progress.end()
                 end_flows(env, writer, prepared)
                 _note_eligibility(writer, desired)
+        progress.end()
+        say(env, prepared.plan.notices)
+        emit_plan(env, prepared.plan, dry_run=env.dry_run, unchanged=True, details=bool(env.verbosity))
     finally:
         progress.end()
         gc.enable()
-    say(env, prepared.plan.notices)
-    emit_plan(env, prepared.plan, dry_run=env.dry_run, unchanged=True, details=bool(env.verbosity))
 
 
 def _note_eligibility(writer: Writer, desired: list[Desired]) -> None:

@@ -29,7 +29,8 @@ def command(
 ) -> int:
     """Print what 'svcctl apply' would change, and how. Reads only.
 
-    Ends with 0 if nothing would change, with 1 if something would, and with 10 if that could not be told.
+    Ends with 0 if nothing would change, with 1 if something would, and with 10 if that could not be told: also when
+    another command was at work all the time, or died at it.
     """
     from svcctl.bpf.errors import BpfError
 
@@ -48,7 +49,7 @@ def _diff(
 ) -> int:
     import gc
 
-    from svcctl.cli.access import reading
+    from svcctl.cli.access import reading_told
     from svcctl.cli.apply_commands import emit_plan, read_desired, refuse_doubts, refuse_outage, say
     from svcctl.state.apply import prepare
 
@@ -56,12 +57,16 @@ def _diff(
     try:
         desired = read_desired(env, files, options)
         refuse_outage("diff", desired, force=force)
-        prepared = reading(
+        prepared, consistent = reading_told(
             env, lambda state: prepare(state, desired, prune=prune, force=force, take_over=take_over)
         )
         refuse_doubts("diff", prepared.plan.doubts, force=force)
+        say(env, prepared.plan.notices)
+        emit_plan(env, prepared.plan, dry_run=False, unchanged=False, details=True)
+        if not consistent:
+            return (
+                Exit.TROUBLE
+            )  # what a dead writer left is not what is written there: apply repairs it first
+        return Exit.FAILURE if prepared.writes else Exit.OK
     finally:
         gc.enable()
-    say(env, prepared.plan.notices)
-    emit_plan(env, prepared.plan, dry_run=False, unchanged=False, details=True)
-    return Exit.FAILURE if prepared.writes else Exit.OK

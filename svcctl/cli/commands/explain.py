@@ -42,9 +42,10 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
     come from elsewhere.
 
     Established connections stay with their sockets whatever is bound. Neither bindings nor the balancer look at where
-    a connection comes from; the balancer goes by the socket's cgroup. The packet path does: with --from, "packets" is
-    what a client with that address meets, a workload or one outside, by the interface that it is behind, source
-    ranges, traffic policy and affinity; of one outside also how each backend is reached.
+    a connection comes from; the balancer goes by the socket's cgroup, and refuses a frontend with source ranges rather
+    than serve it unfiltered. The packet path does: with --from, "packets" is what a client with that address meets, a
+    workload or one outside, by the interface that it is behind, source ranges, traffic policy and affinity; of one
+    outside also how each backend is reached.
     """
     from svcctl.cli.access import reading
     from svcctl.maps.catalog import BALANCER, PACKETS
@@ -135,11 +136,13 @@ def _lines(
         yield escape(f"  {'packets':<11} {packet_line(packet)}")
         for text in packet_ways(packet):
             yield escape(f"  {'':<11} {text}")
-    for name, text in _facts(found, service):
+    for name, text in _facts(found, service, source):
         yield escape(f"  {name:<11} {text}")
 
 
-def _facts(found: Explained, service: ExplainedService | None) -> Iterator[tuple[str, str]]:
+def _facts(
+    found: Explained, service: ExplainedService | None, source: Prefix | None
+) -> Iterator[tuple[str, str]]:
     """The lines; the last one is what happens to a socket of this host."""
     if service is None:
         yield from _binding_facts(found, routed=True)
@@ -148,7 +151,7 @@ def _facts(found: Explained, service: ExplainedService | None) -> Iterator[tuple
     from svcctl.cli.explain_service import facts, result
 
     if service.verdict == "pass":
-        yield from facts(service)
+        yield from facts(service, source)
         yield "outgoing", result(service)
         yield from _binding_facts(found, routed=True)
         yield "result", _result(found)
@@ -156,7 +159,7 @@ def _facts(found: Explained, service: ExplainedService | None) -> Iterator[tuple
     # A frontend needs no route and no listener: those are of packets from elsewhere.
     yield from _binding_facts(found, routed=False)
     yield "incoming", _result(found)
-    yield from facts(service)
+    yield from facts(service, source)
     yield "result", result(service)
 
 

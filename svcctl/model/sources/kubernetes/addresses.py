@@ -40,7 +40,7 @@ class Addresses:
         """
         known = self._endpoints.get(text)
         if known is None:
-            address = self.read(text)
+            address = _read(text)
             known = (*address, special(*address)) if address else (0, b"", NOT_AN_ADDRESS)
             self._endpoints[text] = known
         return known
