@@ -92,13 +92,23 @@ class Node(Host):
         super().__init__(f"to_n{number}", f"10.10.{number}", f"fd00:10:{number:x}", mtu=mtu)
         self.pods: list[Pod] = []
         self.prefixes = (f"10.244.{number}.0/24", f"fd00:244:{number:x}::/64")
-        for prefix, via in zip(self.prefixes, (self.address, self.address6), strict=True):
-            batch(f"route add {prefix} via {via}")
+        batch(*self.routes())
         with self.inside():
             setting("net/ipv4/ip_forward", "1")
             setting("net/ipv6/conf/all/forwarding", "1")
             self.pods.extend(Pod(one, number, pod_mtu) for one in range(1, pods + 1))
         self.state_dir = f"{World.bpffs}/{self.netns.inode}_svcctl"
+
+    def routes(self) -> list[str]:
+        """What the router has to be told when the link has come up: it forgets all but its IPv4 address."""
+        gateway = f"{self.address6.rpartition('::')[0]}::1"
+        return [
+            f"addr replace {gateway}/64 dev {self.device} nodad",
+            *(
+                f"route replace {prefix} via {via} dev {self.device}"
+                for prefix, via in zip(self.prefixes, (self.address, self.address6), strict=True)
+            ),
+        ]
 
     def svc(self, *words: object, code: int | None = 0) -> Ran:
         """A command of svcctl for this node."""
@@ -261,6 +271,14 @@ class Bed:
             f"route replace {VIP}/32 via {node.address} dev {node.device}",
             f"route replace {VIP6}/128 via {node.address6} dev {node.device}",
         )
+
+    def cut(self, node: Node) -> None:
+        """Nothing comes to a node any more, and nothing from it."""
+        batch(f"link set {node.device} down")
+
+    def mend(self, node: Node) -> None:
+        """The contrary."""
+        batch(f"link set {node.device} up", *node.routes())
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Of every node, for messages."""
