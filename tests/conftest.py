@@ -33,15 +33,25 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("svcctl")
 
 
+def _first_process(config: pytest.Config) -> bool:
+    """False in xdist's workers."""
+    return not hasattr(config, "workerinput")
+
+
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Put the whole session under a watcher that inherits orphans (not for `--collect-only` and the like)."""
-    if not (config.option.collectonly or config.option.help or config.option.version):
+    """Put the whole session under a watcher that inherits orphans (not for `--collect-only` and the like).
+
+    xdist's workers come through here too: they are children of the session that is under it already.
+    """
+    if _first_process(config) and not (
+        config.option.collectonly or config.option.help or config.option.version
+    ):
         guard.adopt_orphans()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remember what was there before, in the process that started first (not in xdist's workers)."""
-    if not hasattr(session.config, "workerinput"):
+    """Remember what was there before, in the process that started first."""
+    if _first_process(session.config):
         session.config.stash[_before] = guard.leavings()
 
 
@@ -49,9 +59,13 @@ _before: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 _left: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the session for every mount, pin, namespace and process that it leaves behind."""
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Fail the session for every mount, pin, namespace and process that it leaves behind.
+
+    Around the other hooks, in which xdist ends its workers, and within the terminal's, which tells of it.
+    """
+    yield
     before = session.config.stash.get(_before, None)
     if before is None:
         return
@@ -78,11 +92,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the directory it lives in."""
+    """Mark each test with the directory it lives in. Those of whole minutes come first: the others fill the gaps."""
     for item in items:
         room = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if room in ROOMS:
             item.add_marker(room)
+    items.sort(key=lambda item: item.get_closest_marker("matrix") is None)
 
 
 def _required(markers: set[str]) -> bool:

@@ -14,6 +14,7 @@ from svcctl.host.all_netns import Namespaces
 from tests.lib.outgoing import SIZES, balancer, cgroup
 from tests.lib.run import ok, svcctl
 from tests.lib.svc import process_env
+from tests.lib.until import lose_link
 from tests.lib.world import World
 
 FRONTEND = "10.96.0.10:80/tcp"
@@ -50,7 +51,7 @@ def test_every_way_to_be_down(group: str) -> None:
         link.detach()
     said("hooks of the balancer are down: connect4")
     ok("check", "--repair")
-    os.unlink(f"{path}/link_recvmsg4")
+    lose_link(f"{path}/link_recvmsg4")
     assert "recvmsg4" in ok("nat").err
     found = ok("explain", FRONTEND, "-o", "json").json["explain"][0]["outgoing"]
     assert found["verdict"] == "serve"

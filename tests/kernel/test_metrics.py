@@ -21,6 +21,7 @@ from svcctl.maps.layouts import U32
 from tests.lib import stranger
 from tests.lib.cli import clean_environment, process
 from tests.lib.scrape import Samples, exporter, parse, series
+from tests.lib.until import lose_link
 
 if TYPE_CHECKING:
     from tests.lib.world import World
@@ -197,7 +198,7 @@ def attachment(samples: Samples) -> float:
 def test_a_lost_attachment_shows(world: World) -> None:
     svcctl("load")
     assert attachment(printed()) == 1
-    os.unlink(f"{world.state_dir}/link_netns")
+    lose_link(f"{world.state_dir}/link_netns")
     assert attachment(printed()) == 0
 
 
