@@ -80,6 +80,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Name what was left behind, as an error that the last line counts."""
     left = config.stash.get(_left, [])
     if left:
+        terminalreporter.section("left behind by the session")
+        terminalreporter.write_line("\n".join(left))
         report = pytest.TestReport(
             nodeid="left behind by the session",
             location=("tests/conftest.py", None, "left behind by the session"),

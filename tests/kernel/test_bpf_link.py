@@ -150,11 +150,11 @@ def test_it_works_on_connections(programs: dict[str, Program], netns: int, loade
         sockets.update(bytes(4), struct.pack("=Q", listener.fileno()))
         with (
             Link.create(programs["choose"], netns, c.SK_LOOKUP),
-            socket.create_connection(("127.0.0.1", 7), timeout=5) as client,
+            socket.create_connection(("127.0.0.1", 7), timeout=60) as client,
         ):
             assert client.getpeername() == ("127.0.0.1", 7)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", 7), timeout=5)
+            socket.create_connection(("127.0.0.1", 7), timeout=60)
 
 
 def test_pin(world: World, programs: dict[str, Program], netns: int) -> None:

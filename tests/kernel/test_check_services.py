@@ -56,7 +56,7 @@ from tests.lib import breaks
 from tests.lib.own_cgroup import SIZES, enter, leave, own_cgroup, remove
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import tcp, writer
-from tests.lib.until import lose_link
+from tests.lib.until import lose_link, remove_cgroup
 from tests.lib.world import World
 from tests.lib.world import world as a_world
 
@@ -754,7 +754,7 @@ def remove_second_balancer(setup: Setup) -> None:
         link.detach()
     os.unlink(f"{elsewhere}/link")
     os.rmdir(elsewhere)
-    os.rmdir(f"{setup.cgroup}/sub")
+    remove_cgroup(f"{setup.cgroup}/sub")
 
 
 def second_connect4(program: Program) -> Program:
@@ -915,7 +915,7 @@ def test_every_row_has_a_case() -> None:
 def ask(address: str, port: int) -> str:
     """Connect; what becomes of it."""
     with socket.socket() as client:
-        client.settimeout(5)
+        client.settimeout(60)
         client.connect((address, port))
         return "reached"
 
@@ -943,7 +943,7 @@ def test_the_cgroup_has_gone(setup: Setup) -> None:
     os.mkdir(f"{setup.cgroup}/inner")
     ok("detach", "cgroup")
     ok("attach", "cgroup", f"{setup.cgroup}/inner")
-    os.rmdir(f"{setup.cgroup}/inner")
+    remove_cgroup(f"{setup.cgroup}/inner")
     done = svcctl("check")
     assert done.code == 1
     assert "which is gone" in done.out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from errno import EBUSY
 from typing import TypeVar
 
 from svcctl.bpf.link import Link, LinkInfo, query_programs
@@ -28,6 +29,26 @@ def until(found: Callable[[], _T], what: Callable[[], object] | str = "what was 
         )
         time.sleep(0.005)
     return value
+
+
+def remove_cgroup(path: str) -> None:
+    """Remove a cgroup without children. Processes that were waited for leave theirs a moment later."""
+
+    def removed() -> bool:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno != EBUSY:
+                raise
+            return False
+        return True
+
+    until(removed, lambda: f"{path}: still there are {_text(f'{path}/cgroup.procs').split()}")
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
 
 
 def lose_link(pin: str) -> None:
