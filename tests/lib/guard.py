@@ -27,6 +27,9 @@ def adopt_orphans() -> None:
     if session == 0:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         _watcher = watcher
+        # A background job of a shell has these ignored, and so would everything that a test starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         return
     for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal sends them to the child as well
         signal.signal(number, signal.SIG_IGN)
