@@ -65,9 +65,9 @@ class Attempt:
             self.kills += 1
         else:
             assert point.name in strace.UNSTEADY, f"not {where}: {done.all}"
+        inspect_state.assert_owned(one.cgroup)  # a link whose pin it had removed has gone by then
         got = self.traffic(where)
         one.undisturbed(where)
-        inspect_state.assert_owned(one.cgroup)
         self.next_writer(where)
         one.undisturbed(f"{where}, repaired")
         if one.loaded == (True, True):
@@ -195,8 +195,8 @@ def fail(attempt: Attempt, number: int, point: Point, error: str) -> bool:
     one = attempt.scenario
     where = f"{error} at {point.name} {point.number}"
     done = strace.fail_at(attempt.forge, point, error, *one.command())
-    got = attempt.traffic(where)
     inspect_state.assert_owned(one.cgroup)
+    got = attempt.traffic(where)
     if done.code == 0:
         # libbpf asks for features by trying, and what is only nice to have may fail.
         assert got == one.new, f"{where}: {done.all}"
