@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from tests.lib import guard
+from tests.lib.servers import SLOWNESS
 from tests.lib.world import World
 from tests.lib.world import world as new_world
 
@@ -22,15 +22,19 @@ TESTS = Path(__file__).parent
 ROOMS = ("unit", "abi", "cli", "kernel", "matrix", "bench")
 REQUIRED = frozenset(filter(None, os.environ.get("SVCCTL_REQUIRE", "").split(",")))
 
-# How long an example takes says nothing on a shared machine, and how many a strategy filters out nothing about svcctl.
-# The same examples every time, so that a run says something about the change it is for; SVCCTL_RANDOM=1: others.
-hypothesis.settings.register_profile(
-    "svcctl",
-    deadline=None,
-    derandomize=os.environ.get("SVCCTL_RANDOM") != "1",
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
-hypothesis.settings.load_profile("svcctl")
+if SLOWNESS == 1:  # no quick test needs it, and an emulated machine takes ten seconds to import it
+    import hypothesis
+
+    # How long an example takes says nothing on a shared machine, and how many a strategy filters out nothing about
+    # svcctl. The same examples every time, so that a run says something about the change it is for; SVCCTL_RANDOM=1:
+    # others.
+    hypothesis.settings.register_profile(
+        "svcctl",
+        deadline=None,
+        derandomize=os.environ.get("SVCCTL_RANDOM") != "1",
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.settings.load_profile("svcctl")
 
 
 def _first_process(config: pytest.Config) -> bool:

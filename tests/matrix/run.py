@@ -81,6 +81,7 @@ def run_one(kernel: kernels.Kernel, names: Sequence[str], deadline: float) -> Re
         "pytest",
     ]
     command += ["-v", "-m", "quick", "-p", "no:cacheprovider", "-o", f"timeout={TEST_TIMEOUT_S}"]
+    command += ["-p", "no:xdist", "-p", "no:hypothesispytest"]  # slow to import there
     command += ["--junitxml=/run/guest/report", *files]
     # A virtual environment's python is a link to the real one, which may be on another file system.
     paths = [ROOT, kernel.directory, Path(sys.prefix), Path(sys.base_prefix)]
