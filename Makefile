@@ -12,6 +12,10 @@ PY := $(VENV)/bin/python
 # What `make test` runs; give your own: make test T="tests/unit -k prefix"
 T ?= tests --ignore=tests/bench --ignore=tests/matrix
 PYTEST_ARGS ?=
+# Processes that share the tests: one a processor, but two at least (many tests wait) and not more than eight.
+# WORKERS=0: all in one process, for a debugger.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 2 ] || n=2; [ $$n -le 8 ] || n=8; echo $$n)
+PYTEST_ALL = -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 DEV := $(VENV)/.with-test-tools
 # Root runs the privileged tests itself; anybody else through sudo, with the few variables they read.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=SVCCTL_REQUIRE,SVCCTL_CRASH,SVCCTL_KERNELS,SVCCTL_SEED,CI)
@@ -32,11 +36,11 @@ demo: need-demo build ## the main job on real traffic, in throw-away namespaces,
 
 test: need-test build $(DEV) ## all tests but other kernels and measurements; T=... for some
 ifeq ($(SUDO),)
-	$(PY) -m pytest $(PYTEST_ARGS) $(T)
+	$(PY) -m pytest $(PYTEST_ALL) $(T)
 else
 	@worst=0; judge() { case $$1 in 0 | 5) ;; *) worst=$$1 ;; esac; }; \
-	$(PY) -m pytest $(PYTEST_ARGS) -m "not kernel and not crash" $(T); judge $$?; \
-	$(SUDO) scripts/as-root-test $(PYTEST_ARGS) -m "kernel or crash" $(T); judge $$?; \
+	$(PY) -m pytest $(PYTEST_ALL) -m "not kernel and not crash" $(T); judge $$?; \
+	$(SUDO) scripts/as-root-test $(PYTEST_ALL) -m "kernel or crash" $(T); judge $$?; \
 	exit $$worst    # 5: no test of T is in that half
 endif
 
@@ -56,7 +60,7 @@ matrix: need-test need-matrix build $(DEV) ## the quick tests inside five Debian
 	$(SUDO) $(PY) -m tests.matrix.run $(K)
 
 crash: need-test build $(DEV) ## kill -9 at every system call of every writer
-	SVCCTL_CRASH=all $(SUDO) scripts/as-root-test -m crash $(PYTEST_ARGS) tests
+	SVCCTL_CRASH=all $(SUDO) scripts/as-root-test -m crash $(PYTEST_ALL) tests
 
 dist: need-build build $(DEV) ## wheel and source archive in dist/, the same bytes every time
 	$(PY) -m build --no-isolation --outdir dist .

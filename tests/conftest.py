@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from tests.lib import guard
+from tests.lib.servers import SLOWNESS
 from tests.lib.world import World
 from tests.lib.world import world as new_world
 
@@ -22,26 +22,40 @@ TESTS = Path(__file__).parent
 ROOMS = ("unit", "abi", "cli", "kernel", "matrix", "bench")
 REQUIRED = frozenset(filter(None, os.environ.get("SVCCTL_REQUIRE", "").split(",")))
 
-# How long an example takes says nothing on a shared machine, and how many a strategy filters out nothing about svcctl.
-# The same examples every time, so that a run says something about the change it is for; SVCCTL_RANDOM=1: others.
-hypothesis.settings.register_profile(
-    "svcctl",
-    deadline=None,
-    derandomize=os.environ.get("SVCCTL_RANDOM") != "1",
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
-hypothesis.settings.load_profile("svcctl")
+if SLOWNESS == 1:  # no quick test needs it, and an emulated machine takes ten seconds to import it
+    import hypothesis
+
+    # How long an example takes says nothing on a shared machine, and how many a strategy filters out nothing about
+    # svcctl. The same examples every time, so that a run says something about the change it is for; SVCCTL_RANDOM=1:
+    # others.
+    hypothesis.settings.register_profile(
+        "svcctl",
+        deadline=None,
+        derandomize=os.environ.get("SVCCTL_RANDOM") != "1",
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.settings.load_profile("svcctl")
+
+
+def _first_process(config: pytest.Config) -> bool:
+    """False in xdist's workers."""
+    return not hasattr(config, "workerinput")
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Put the whole session under a watcher that inherits orphans (not for `--collect-only` and the like)."""
-    if not (config.option.collectonly or config.option.help or config.option.version):
+    """Put the whole session under a watcher that inherits orphans (not for `--collect-only` and the like).
+
+    xdist's workers come through here too: they are children of the session that is under it already.
+    """
+    if _first_process(config) and not (
+        config.option.collectonly or config.option.help or config.option.version
+    ):
         guard.adopt_orphans()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remember what was there before, in the process that started first (not in xdist's workers)."""
-    if not hasattr(session.config, "workerinput"):
+    """Remember what was there before, in the process that started first."""
+    if _first_process(session.config):
         session.config.stash[_before] = guard.leavings()
 
 
@@ -49,9 +63,13 @@ _before: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 _left: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the session for every mount, pin, namespace and process that it leaves behind."""
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Fail the session for every mount, pin, namespace and process that it leaves behind.
+
+    Around the other hooks, in which xdist ends its workers, and within the terminal's, which tells of it.
+    """
+    yield
     before = session.config.stash.get(_before, None)
     if before is None:
         return
@@ -66,6 +84,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Name what was left behind, as an error that the last line counts."""
     left = config.stash.get(_left, [])
     if left:
+        terminalreporter.section("left behind by the session")
+        terminalreporter.write_line("\n".join(left))
         report = pytest.TestReport(
             nodeid="left behind by the session",
             location=("tests/conftest.py", None, "left behind by the session"),
@@ -78,11 +98,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the directory it lives in."""
+    """Mark each test with the directory it lives in. Those of whole minutes come first: the others fill the gaps."""
     for item in items:
         room = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if room in ROOMS:
             item.add_marker(room)
+    items.sort(key=lambda item: item.get_closest_marker("matrix") is None)
 
 
 def _required(markers: set[str]) -> bool:

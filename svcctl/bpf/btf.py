@@ -283,6 +283,6 @@ def _elf_section(data: bytes, wanted: bytes, path: str) -> bytes:
         for name_at, offset, size in headers:
             if names[name_at : names.index(b"\0", name_at)] == wanted:
                 return data[offset : offset + size]
-    except (struct.error, IndexError, ValueError) as problem:
+    except (struct.error, IndexError, ValueError, OverflowError) as problem:
         raise BpfError(EINVAL, "read", path, reason=f"damaged ELF file: {problem}") from problem
     raise BpfError(ENODATA, "read", path, reason=f"no {wanted.decode()} section (compiled without -g?)")

@@ -105,7 +105,7 @@ def test_connections_to_who_has_left(balanced: Balanced, backends: list[str], ap
     apply(service(), endpoint_slice(PODS[0]))
     listener = balanced.farm.sockets[f"tcp {backends[0]}"]
     with balanced.client(VIP, 80) as client, listener.accept()[0] as server:
-        server.settimeout(5)
+        server.settimeout(60)
         steps: list[tuple[Object, ...]] = [
             (
                 service(),

@@ -25,7 +25,7 @@ def attached() -> list[int]:
 
 def refused(port: int) -> bool:
     with socket.socket() as client:
-        client.settimeout(5)
+        client.settimeout(60)
         return client.connect_ex(("127.0.0.1", port)) != 0
 
 

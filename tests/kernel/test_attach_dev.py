@@ -23,6 +23,7 @@ from svcctl.state.devices import attach_new
 from svcctl.state.place import Place
 from svcctl.state.writer import lock_state
 from tests.lib.svc import assert_one_error, svc
+from tests.lib.until import lose_link
 from tests.lib.veths import Pod, flood, pod, run_statistics, runs, verdict_program, wait
 from tests.lib.world import World, sh
 
@@ -448,8 +449,7 @@ def test_broken_by_hand(one: Pod, state: World, mode: str, how: str) -> None:
             with Link.open_pinned(f"{state.state_dir}/link_egress_{one.ifindex}") as link:
                 link.detach()
         elif how == "pin_removed":
-            os.unlink(f"{state.state_dir}/link_ingress_{one.ifindex}")
-            wait(lambda: not query_programs(one.ifindex, INGRESS))
+            lose_link(f"{state.state_dir}/link_ingress_{one.ifindex}")
         elif how == "filter_deleted":
             sh("tc filter del dev veth1 egress")
         elif how == "qdisc_deleted":

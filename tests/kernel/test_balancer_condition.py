@@ -14,6 +14,7 @@ from svcctl.host.all_netns import Namespaces
 from tests.lib.outgoing import SIZES, balancer, cgroup
 from tests.lib.run import ok, svcctl
 from tests.lib.svc import process_env
+from tests.lib.until import lose_link, remove_cgroup
 from tests.lib.world import World
 
 FRONTEND = "10.96.0.10:80/tcp"
@@ -50,7 +51,7 @@ def test_every_way_to_be_down(group: str) -> None:
         link.detach()
     said("hooks of the balancer are down: connect4")
     ok("check", "--repair")
-    os.unlink(f"{path}/link_recvmsg4")
+    lose_link(f"{path}/link_recvmsg4")
     assert "recvmsg4" in ok("nat").err
     found = ok("explain", FRONTEND, "-o", "json").json["explain"][0]["outgoing"]
     assert found["verdict"] == "serve"
@@ -61,7 +62,7 @@ def test_every_way_to_be_down(group: str) -> None:
 
 def test_a_cgroup_that_is_gone(group: str) -> None:
     """Named by its hooks, and another attach begins anew."""
-    os.rmdir(group)
+    remove_cgroup(group)
     said("cgroup was removed")
     assert "(gone)" in ok("attachments").out
     assert "connect4 is recorded on cgroup" in svcctl("check").out

@@ -121,7 +121,7 @@ def test_after_a_lost_link_traffic_is_steered_again(setup: Setup) -> None:
     with socket.socket() as client:
         drop(setup, "link_netns")
         ok("check", "--repair")
-        client.settimeout(5)
+        client.settimeout(60)
         client.connect(("127.0.0.1", 80))
         peer, _ = setup.web.accept()
         peer.close()

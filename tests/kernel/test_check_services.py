@@ -56,6 +56,7 @@ from tests.lib import breaks
 from tests.lib.own_cgroup import SIZES, enter, leave, own_cgroup, remove
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import tcp, writer
+from tests.lib.until import lose_link, remove_cgroup
 from tests.lib.world import World
 from tests.lib.world import world as a_world
 
@@ -642,14 +643,14 @@ RECVMSG6 = catalog.CONNECT[5]
 
 @case("attachments", "connect4 is recorded but not attached")
 def lost_link(setup: Setup) -> None:
-    os.unlink(f"{setup.path}/{CONNECT4.link_pin}")
+    lose_link(f"{setup.path}/{CONNECT4.link_pin}")
 
 
 @case("attachments", "connect4 is not attached as the others are")
 def lost_link_and_record(setup: Setup) -> None:
     with writer() as state:
         state.map("attachments").delete(record_key(setup, CONNECT4.hook))
-    os.unlink(f"{setup.path}/{CONNECT4.link_pin}")
+    lose_link(f"{setup.path}/{CONNECT4.link_pin}")
 
 
 @case("attachments", "is detached")
@@ -703,7 +704,7 @@ def recorded_on_an_unknown_hook(setup: Setup) -> None:
 @case("attachments", "is of another kind")
 def link_of_another_hook(setup: Setup) -> None:
     pin = f"{setup.path}/{CONNECT4.link_pin}"
-    os.unlink(pin)
+    lose_link(pin)
     with Link.open_pinned(f"{setup.path}/{RECVMSG6.link_pin}") as link:
         link.pin(pin)
 
@@ -753,7 +754,7 @@ def remove_second_balancer(setup: Setup) -> None:
         link.detach()
     os.unlink(f"{elsewhere}/link")
     os.rmdir(elsewhere)
-    os.rmdir(f"{setup.cgroup}/sub")
+    remove_cgroup(f"{setup.cgroup}/sub")
 
 
 def second_connect4(program: Program) -> Program:
@@ -823,7 +824,7 @@ def map_of_another_shape(setup: Setup) -> None:
 
 @case("pins", "is a map, expected a link")
 def map_in_place_of_a_link(setup: Setup) -> None:
-    os.unlink(f"{setup.path}/{CONNECT4.link_pin}")
+    lose_link(f"{setup.path}/{CONNECT4.link_pin}")
     with Map.open_pinned(f"{setup.path}/current") as opened:
         opened.pin(f"{setup.path}/{CONNECT4.link_pin}")
 
@@ -914,7 +915,7 @@ def test_every_row_has_a_case() -> None:
 def ask(address: str, port: int) -> str:
     """Connect; what becomes of it."""
     with socket.socket() as client:
-        client.settimeout(5)
+        client.settimeout(60)
         client.connect((address, port))
         return "reached"
 
@@ -942,7 +943,7 @@ def test_the_cgroup_has_gone(setup: Setup) -> None:
     os.mkdir(f"{setup.cgroup}/inner")
     ok("detach", "cgroup")
     ok("attach", "cgroup", f"{setup.cgroup}/inner")
-    os.rmdir(f"{setup.cgroup}/inner")
+    remove_cgroup(f"{setup.cgroup}/inner")
     done = svcctl("check")
     assert done.code == 1
     assert "which is gone" in done.out

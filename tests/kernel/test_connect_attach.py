@@ -139,7 +139,7 @@ def test_cgroup_that_was_removed(world: World) -> None:
             assert "detach cgroup" in ran.err
             svc("detach", "cgroup")
             svc("attach", "cgroup", other)
-        with socket.create_connection((VIP, 80), timeout=5) as one:
+        with socket.create_connection((VIP, 80), timeout=60) as one:
             assert one.getpeername() == (VIP, 80)
         svc("unload", "--yes")
 
@@ -230,7 +230,7 @@ def test_foreign_program_stays_and_works(world: World, tmp_path: Path, order: st
             svc(*words, code=None)
             assert other.program.info.id in ids(path)
             assert len(ids(path)) == 2
-            with socket.create_connection((VIP, 80), timeout=5) as one:
+            with socket.create_connection((VIP, 80), timeout=60) as one:
                 assert one.getpeername() == (VIP, 80)
             runs += 1
             assert other.runs == runs
@@ -267,7 +267,7 @@ def test_foreign_program_below(world: World, tmp_path: Path) -> None:
         svc("attach", "cgroup", path, *SMALL)
         with inside(below), socket.create_server(("127.0.1.1", 8080)):
             svc("service", "add", "web", "--frontend", f"{VIP}:80/tcp", "--backend", "127.0.1.1:8080")
-            with socket.create_connection((VIP, 80), timeout=5) as one:
+            with socket.create_connection((VIP, 80), timeout=60) as one:
                 assert one.getpeername() == (VIP, 80)
         assert other.runs == 1
         svc("unload", "--yes")

@@ -31,7 +31,7 @@ def test_non_blocking(balanced: Balanced, web: str) -> None:
     with balanced.socket() as one:
         one.setblocking(False)
         assert one.connect_ex((VIP, 80)) == errno.EINPROGRESS
-        assert select.select([], [one], [], 5)[1]
+        assert select.select([], [one], [], 60)[1]
         assert one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
         assert one.getpeername() == (VIP, 80)
         # Asked again, an established socket says so, and no hook runs.
@@ -92,10 +92,10 @@ def test_fast_open(balanced: Balanced, web: str, option: str) -> None:
                 one.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
                 one.connect((VIP, 80))
                 one.send(b"hello")
-            assert select.select([listener], [], [], 5)[0]
+            assert select.select([listener], [], [], 60)[0]
             accepted = listener.accept()[0]
             with accepted:
-                accepted.settimeout(5)
+                accepted.settimeout(60)
                 assert accepted.recv(5) == b"hello"
                 assert one.getpeername() == (VIP, 80)
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -212,7 +212,7 @@ def test_ping_socket_is_left_alone(balanced: Balanced, family: int) -> None:
     protocol = socket.IPPROTO_ICMP if family == socket.AF_INET else socket.IPPROTO_ICMPV6
     echo, answer = (8, 0) if family == socket.AF_INET else (128, 129)
     with socket.socket(family, socket.SOCK_DGRAM, protocol) as one:
-        one.settimeout(5)
+        one.settimeout(60)
         one.connect((address, 80))
         one.send(struct.pack("!BBHHH", echo, 0, 0, 0, 1) + b"ping")
         assert one.recv(64)[0] == answer

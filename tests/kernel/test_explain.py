@@ -206,7 +206,7 @@ def test_a_socket(web: socket.socket) -> None:
     assert found["losers"] == ["web#tcp:[127.0.0.0/8]:80", "other#tcp:[127.0.0.0/8]:0"]
     assert found["local"] is True
     assert found["attached"] is True
-    with socket.create_connection(("127.0.0.1", 80), timeout=5):
+    with socket.create_connection(("127.0.0.1", 80), timeout=60):
         web.accept()[0].close()
     assert explained("127.0.0.1:80/tcp")["counters"] == {"lookups": 1, "no_socket": 0, "errors": 0}
     text = ok("explain", "127.0.0.1:80/tcp", "--from", "127.0.0.9").out
@@ -289,8 +289,8 @@ def first_listener(endpoint: str) -> int:
 
 
 def met(address: str, port: int, expected: socket.socket) -> bool:
-    expected.settimeout(5)
-    with socket.create_connection((address, port), timeout=5):
+    expected.settimeout(60)
+    with socket.create_connection((address, port), timeout=60):
         expected.accept()[0].close()
     return True
 

@@ -15,6 +15,7 @@ from svcctl.state.place import directory_name
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import register, tcp, writer
 from tests.lib.svc import process_env
+from tests.lib.until import PATIENCE, until
 from tests.lib.world import World
 
 
@@ -38,7 +39,14 @@ def dead_state(world: World) -> str:
     )
     assert done.returncode == 0, done.stderr
     (name,) = set(os.listdir(world.bpffs)) - before
+    wait_for_end(f"{world.bpffs}/{name}")
     return f"{world.bpffs}/{name}"
+
+
+def wait_for_end(path: str) -> None:
+    """Until the kernel has cleaned up after the namespace of a state directory: its link has no target then."""
+    with Link.open_pinned(f"{path}/link_netns") as link:
+        until(lambda: not link.info.netns_inode, path)
 
 
 def leftover(world: World, name: str = "svcctl_tmp_1_1") -> str:
@@ -127,7 +135,8 @@ def test_other_namespaces_that_live_are_left_alone(loaded: World) -> None:
         assert os.path.isdir(path)
         ok("gc")
         assert os.path.isdir(path)
-        process.communicate(b"\n", timeout=20)
+        process.communicate(b"\n", timeout=PATIENCE)
+    wait_for_end(path)
     ok("gc")
     assert not os.path.exists(path)
 

@@ -13,6 +13,7 @@ import pytest
 
 from svcctl.host import flock
 from tests.lib.child import ROOT, child, needs_root
+from tests.lib.until import until
 from tests.lib.world import World, world
 
 TAKE = "import fcntl; fd = os.open({path!r}, os.O_RDONLY); fcntl.flock(fd, fcntl.LOCK_{kind})"
@@ -42,13 +43,14 @@ def _locks() -> str:
 
 def _gone(pid: int) -> None:
     """Wait until the process has no descriptors any more."""
-    for _ in range(200):
+
+    def without() -> bool:
         try:
-            if not os.listdir(f"/proc/{pid}/fd"):
-                return
+            return not os.listdir(f"/proc/{pid}/fd")
         except OSError:
-            return
-        time.sleep(0.005)
+            return True
+
+    until(without, f"the end of {pid}")
 
 
 def _path(fd: int) -> str:
@@ -96,13 +98,10 @@ def test_all_readers_are_named_and_waiters_are_not(directory: int) -> None:
     take = TAKE.format(path=_path(directory), kind="SH")
     with child(take) as one, child(take) as two, child("import fcntl") as waiter:
         waiter.send(TAKE.format(path=_path(directory), kind="EX"))
-        for _ in range(100):
-            with open("/proc/locks", encoding="ascii") as lines:
-                if any("->" in line and str(waiter.pid) in line for line in lines):
-                    break
-            time.sleep(0.01)
-        else:
-            pytest.fail("the third process does not wait")
+        until(
+            lambda: any("->" in line and f" {waiter.pid} " in line for line in _locks().splitlines()),
+            "the third process does not wait",
+        )
         assert sorted(holder.pid for holder in flock.holders(directory)) == sorted([one.pid, two.pid])
         one.end()
         two.end()

@@ -8,12 +8,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.lib.child import ROOT, needs_root
+from tests.lib.until import PATIENCE, until
 from tests.lib.world import World, world
 
 ACTIVATE = shutil.which("systemd-socket-activate")
@@ -35,6 +35,12 @@ def w() -> Iterator[World]:
         yield one
 
 
+def _connected(port: int) -> bool:
+    """Whether somebody listens, who has been connected to by then."""
+    with socket.socket() as client:
+        return not client.connect_ex(("127.0.0.1", port))
+
+
 def _activated(*options: str, code: str = CODE, port: int) -> str:
     """Start under systemd-socket-activate, connect to set it off, give the command's output."""
     assert ACTIVATE is not None
@@ -47,13 +53,8 @@ def _activated(*options: str, code: str = CODE, port: int) -> str:
         env=environment,
     )
     try:
-        for _ in range(200):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.01)
-        out, err = process.communicate(timeout=10)
+        until(lambda: _connected(port), f"nobody listens on {port}")
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()

@@ -21,6 +21,7 @@ from svcctl.maps.layouts import U32
 from tests.lib import stranger
 from tests.lib.cli import clean_environment, process
 from tests.lib.scrape import Samples, exporter, parse, series
+from tests.lib.until import PATIENCE, lose_link, until
 
 if TYPE_CHECKING:
     from tests.lib.world import World
@@ -60,14 +61,14 @@ def test_counts_what_happens(world: World) -> None:
     with listener():
         svcctl("register-pid", str(os.getpid()), "web", "tcp", "127.0.0.1", "8080")
         for _ in range(3):
-            socket.create_connection(("127.1.2.3", 80), timeout=2).close()
+            socket.create_connection(("127.1.2.3", 80), timeout=60).close()
         samples = printed()
         assert samples[series("destination_has_socket", **WEB)] == 1
         assert samples[series("destination_sockets", **WEB)] == 1
         assert samples[series("lookups_total", **WEB)] == 3
         assert samples[series("misses_total", **WEB)] == 0
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.2.0.1", 80), timeout=2)
+        socket.create_connection(("127.2.0.1", 80), timeout=60)
     samples = printed()
     assert samples[series("destination_has_socket", **WEB)] == 0
     assert samples[series("lookups_total", **WEB)] == 4
@@ -197,7 +198,7 @@ def attachment(samples: Samples) -> float:
 def test_a_lost_attachment_shows(world: World) -> None:
     svcctl("load")
     assert attachment(printed()) == 1
-    os.unlink(f"{world.state_dir}/link_netns")
+    lose_link(f"{world.state_dir}/link_netns")
     assert attachment(printed()) == 0
 
 
@@ -266,20 +267,15 @@ def activated(world: World, address: str, family: int, where: object) -> bytes:
     server = subprocess.Popen([*words, sys.executable, "-m", "svcctl", "metrics"], stderr=subprocess.PIPE)
     try:
         with socket.socket(family, socket.SOCK_STREAM) as client:
-            client.settimeout(10)
-            for _ in range(200):
-                try:
-                    client.connect(where)  # type: ignore[arg-type]
-                    break
-                except OSError:
-                    time.sleep(0.02)
+            client.settimeout(PATIENCE)
+            until(lambda: not client.connect_ex(where), f"nobody listens on {where}")  # type: ignore[arg-type]
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             answer = bytearray()
             while piece := client.recv(65536):
                 answer += piece
     finally:
         server.send_signal(signal.SIGTERM)
-        _, err = server.communicate(timeout=10)
+        _, err = server.communicate(timeout=PATIENCE)
     assert server.returncode == 0, err
     assert b"listening on" in err
     return bytes(answer)

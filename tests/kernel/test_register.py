@@ -17,6 +17,7 @@ from tests.lib.activation import register_fds, register_sockets
 from tests.lib.pins import dump
 from tests.lib.servers import SLOWNESS
 from tests.lib.svc import ROOT, assert_one_error, installed, process_env, svc
+from tests.lib.until import PATIENCE
 from tests.lib.world import World
 
 INET, INET6 = socket.AF_INET, socket.AF_INET6
@@ -268,7 +269,7 @@ def test_systemd_socket_activate(loaded: World, kind: str) -> None:
             assert f"127.0.0.1:{port}/{kind}" in lines[0]
             assert [len(found) for found in registered().values()] == [1]
             if kind == "tcp":
-                with socket.create_connection(("127.0.0.53", 80), timeout=5 * SLOWNESS):
+                with socket.create_connection(("127.0.0.53", 80), timeout=PATIENCE):
                     pass
         finally:
             process.kill()
@@ -277,7 +278,7 @@ def test_systemd_socket_activate(loaded: World, kind: str) -> None:
 
 def _poke(kind: str, port: int, process: subprocess.Popen[str]) -> None:
     """Be the client that makes it start, as soon as it listens."""
-    for _ in range(int(400 * SLOWNESS)):
+    for _ in range(int(3000 * SLOWNESS)):
         assert process.poll() is None
         with socket.socket(INET, STREAM if kind == "tcp" else DGRAM) as client:
             client.settimeout(1)

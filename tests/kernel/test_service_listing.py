@@ -28,6 +28,7 @@ from tests.lib.run import Result, ok, svcctl
 from tests.lib.scrape import parse, series
 from tests.lib.stranger import GROUP, NEEDS_CAP_BPF, as_stranger
 from tests.lib.svc import process_env
+from tests.lib.until import lose_link
 from tests.lib.world import world
 
 NOUNS = ("services", "frontends", "backends", "nat", "affinity", "reverse")
@@ -415,7 +416,7 @@ def test_attachments(group: str) -> None:
 def test_attachments_that_are_lost() -> None:
     with balancer() as path:
         with open_reader(Place()) as reader:
-            os.unlink(reader.pin("link_recvmsg4"))
+            lose_link(reader.pin("link_recvmsg4"))
         state = {row["hook"]: row["state"] for row in rows("attachments")}
         assert state.pop("recvmsg4") == "down"
         assert set(state.values()) == {"up"}

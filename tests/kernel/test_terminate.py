@@ -128,7 +128,7 @@ def test_unconnected_sockets_keep_their_port_and_move_on(group: str) -> None:
         client(group, code) as one,
     ):
         for receiver in (first, second):
-            receiver.settimeout(5)
+            receiver.settimeout(60)
         port = one.run("s.sendto(b'1', ('10.96.0.53', 53)); out = s.getsockname()[1]")
         assert first.recvfrom(10) == (b"1", ("127.0.0.1", port))
         ok("backend", "set", "dns", "127.0.0.3:5300", "--weight", "1")
@@ -381,7 +381,7 @@ def test_gc_forgets_mptcp(group: str) -> None:
         except AssertionError:
             pytest.skip("no MPTCP in this kernel")
         one.run("s.connect(('10.96.0.53', 53))")
-        one.run("import select; ready = select.select(list(socks.values()), [], [], 5)[0]")
+        one.run("import select; ready = select.select(list(socks.values()), [], [], 60)[0]")
         one.run("ready[0].accept()[0].close(); time.sleep(0.1); s.close()")
         if not cookies():
             pytest.skip("the kernel released it")

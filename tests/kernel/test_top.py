@@ -120,6 +120,7 @@ class Terminal:
             stderr=subprocess.PIPE,
             env=process_env() | {"TERM": "xterm", "LC_ALL": "C.UTF-8"},
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
         )
         self.raw = b""
 

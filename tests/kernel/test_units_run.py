@@ -173,7 +173,7 @@ def test_metrics_makes_no_system_call_that_its_filter_forbids(host: World, tmp_p
         assert one.scrape().status == 200
         assert one.scrape("/no").status == 404
         one.stop()
-        tracer.communicate(timeout=10)
+        tracer.communicate(timeout=60)
     made = set()
     for path in (trace, Path(f"{trace}.served")):
         for line in path.read_text().splitlines():

@@ -42,6 +42,7 @@ from svcctl.model.prefix import format_address
 from svcctl.model.service_endpoint import parse_backend
 from tests.lib.servers import SLOWNESS
 from tests.lib.svc import svc
+from tests.lib.until import remove_cgroup
 from tests.lib.world import World, sh
 
 Socket = socket.socket
@@ -78,7 +79,7 @@ def own_cgroup(parent: str | None = None) -> Iterator[str]:
     try:
         yield path
     finally:
-        os.rmdir(path)
+        remove_cgroup(path)
 
 
 @contextlib.contextmanager
@@ -231,9 +232,9 @@ class Balanced:
         return one
 
     def socket(self, kind: str = "tcp", family: int = socket.AF_INET) -> Socket:
-        """A socket that waits five seconds at most, and leaves no port in TIME_WAIT."""
+        """A socket that waits a minute at most, and leaves no port in TIME_WAIT."""
         one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
-        one.settimeout(5)
+        one.settimeout(60)
         if kind == "tcp":
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         return one

@@ -27,16 +27,18 @@ def clang() -> str:
 
 
 def compile_bpf(source: str, directory: Path, name: str = "trial", *, big_endian: bool = False) -> str:
-    """Compile C text, after the usual includes, to `name`.bpf.o; the path of that."""
+    """Compile C text, after the usual includes, to `name`.bpf.o; the path of that.
+
+    The directory is not in it: the same text gives the same bytes.
+    """
     text = directory / f"{name}.bpf.c"
     text.write_text(HEADER + source)
     result = directory / f"{name}.bpf.o"
     machine = os.uname().machine
     target = "bpfeb" if big_endian else "bpfel"
     command = [clang(), "-g", "-O2", "-target", target, f"-I/usr/include/{machine}-linux-gnu"]
-    done = subprocess.run(
-        [*command, "-c", str(text), "-o", str(result)], capture_output=True, text=True, check=False
-    )
+    command += ["-ffile-compilation-dir=.", "-c", text.name, "-o", str(result.absolute())]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return str(result)
 

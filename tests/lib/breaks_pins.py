@@ -18,6 +18,7 @@ from tests.lib.breaks import Setup, case, put_meta
 from tests.lib.foreign import attached_copy, foreign_program
 from tests.lib.run import ok
 from tests.lib.sockets import find, writer
+from tests.lib.until import lose_link
 
 
 def replace_map(setup: Setup, name: str, other: Map) -> None:
@@ -72,7 +73,7 @@ for _name in (*catalog.PROGRAM_READS, "usage", "programs", "writers", "attachmen
 
 @case("attachments", "recorded but not attached")
 def lost_link(setup: Setup) -> None:
-    drop(setup, "link_netns")
+    lose_link(f"{setup.path}/link_netns")
 
 
 @case("pins", "labels are lost", mended=False)
@@ -113,7 +114,7 @@ def program_in_place_of_a_map(setup: Setup) -> None:
 
 @case("pins", "is a map, expected a link")
 def map_in_place_of_the_link(setup: Setup) -> None:
-    drop(setup, "link_netns")
+    lose_link(f"{setup.path}/link_netns")
     with Map.open_pinned(f"{setup.path}/exact") as opened:
         opened.pin(f"{setup.path}/link_netns")
 

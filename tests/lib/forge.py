@@ -180,7 +180,7 @@ def forge(*preload: str) -> Iterator[Forge]:
     finally:
         process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

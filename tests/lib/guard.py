@@ -1,4 +1,4 @@
-"""What a test session must not leave behind: orphaned processes, mounts, pins, network namespaces."""
+"""What a test session must not leave behind: orphaned processes, mounts, pins, cgroups, network namespaces."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import tempfile
+import time
 
 PR_SET_CHILD_SUBREAPER = 36
 # The file systems that svcctl and its tests mount; others come and go without us.
@@ -26,6 +27,9 @@ def adopt_orphans() -> None:
     if session == 0:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         _watcher = watcher
+        # A background job of a shell has these ignored, and so would everything that a test starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         return
     for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal sends them to the child as well
         signal.signal(number, signal.SIG_IGN)
@@ -38,7 +42,19 @@ def adopt_orphans() -> None:
 
 
 def processes() -> list[str]:
-    """Describe each process that is a child of this session, or was orphaned by it, and still runs."""
+    """Describe each process that is a child of this session, or was orphaned by it or its workers, and still runs.
+
+    One that is about to end gets a moment for it.
+    """
+    for _ in range(50):
+        found = _processes()
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def _processes() -> list[str]:
     parents = {os.getpid(), _watcher}
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -54,7 +70,7 @@ def processes() -> list[str]:
 
 
 def leavings() -> frozenset[str]:
-    """Return one line for each mount of ours, object pinned in bpffs, and named network namespace."""
+    """Return one line for each mount of ours, object pinned in bpffs, cgroup, and named network namespace."""
     found = []
     scratch = tempfile.gettempdir().rstrip("/") + "/svcctl-"
     with open("/proc/self/mountinfo") as mounts:
@@ -63,6 +79,8 @@ def leavings() -> frozenset[str]:
             kind, where = fields[fields.index("-") + 1], fields[4]
             if kind in OURS or where.startswith(scratch):
                 found.append(f"mount {where} ({kind})")
+            if kind == "cgroup2":
+                found += [f"cgroup {where}/{name}" for name in os.listdir(where) if _is_left(name)]
             if kind == "bpf":
                 found += [
                     f"pinned {path}/{name}" for path, dirs, files in os.walk(where) for name in dirs + files
@@ -71,3 +89,11 @@ def leavings() -> frozenset[str]:
         if os.path.isdir(directory):
             found += [f"left {directory}/{name}" for name in os.listdir(directory)]
     return frozenset(found)
+
+
+def _is_left(cgroup: str) -> bool:
+    """Whether a test made it (svcctl-own-PID-..., svcctl-test-PID-...) whose process has ended, or is this one."""
+    parts = cgroup.split("-")
+    if parts[0] != "svcctl" or len(parts) < 4 or not parts[2].isdigit():
+        return False
+    return int(parts[2]) == os.getpid() or not os.path.exists(f"/proc/{parts[2]}")

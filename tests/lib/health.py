@@ -37,7 +37,7 @@ class Answered(NamedTuple):
 
 def ask(port: int, path: str = "/", host: str = "127.0.0.1") -> Answered:
     """One request. Raises OSError when nobody listens."""
-    client = http.client.HTTPConnection(host, port, timeout=20)
+    client = http.client.HTTPConnection(host, port, timeout=60)
     with contextlib.closing(client):
         client.request("GET", path)
         answer = client.getresponse()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link, query_programs
@@ -11,6 +10,7 @@ from svcctl.maps import catalog
 from svcctl.state.audit import audit
 from svcctl.state.place import SUFFIX, TEMPORARY, Place
 from svcctl.state.writer import lock_state
+from tests.lib.until import until
 
 BPFFS = "/sys/fs/bpf"
 
@@ -64,12 +64,16 @@ def pinned_balancers() -> dict[str, list[int]]:
 
 def assert_owned(cgroup: str | None = None) -> None:
     """Everything attached is held by a pin. A link that lost its last holder goes a moment later."""
-    for _ in range(200):
-        attached, pinned = attached_programs(), pinned_programs()
-        if attached == pinned and (cgroup is None or balancer_programs(cgroup) == pinned_balancers()):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"attached are {attached}, pinned {pinned}; {cgroup and balancer_programs(cgroup)}")
+    until(
+        lambda: (
+            attached_programs() == pinned_programs()
+            and (cgroup is None or balancer_programs(cgroup) == pinned_balancers())
+        ),
+        lambda: (
+            f"attached are {attached_programs()}, pinned {pinned_programs()};"
+            f" {cgroup and (balancer_programs(cgroup), pinned_balancers())}"
+        ),
+    )
 
 
 def directories() -> list[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import socket
-import time
 from collections.abc import Iterator
 
 from tests.lib.balanced import SO_COOKIE, hierarchy, join
 from tests.lib.child import Child, child, needs_root
 from tests.lib.run import ok
+from tests.lib.until import remove_cgroup
 from tests.lib.world import world
 
 SIZES = ("--max-services", "100", "--max-backends", "200", "--max-sockets", "1000")
@@ -31,14 +30,7 @@ def cgroup() -> Iterator[str]:
     try:
         yield path
     finally:
-        for attempt in range(100):
-            try:
-                os.rmdir(path)
-                break
-            except OSError as error:
-                if error.errno != errno.EBUSY or attempt == 99:
-                    raise
-                time.sleep(0.02)  # a process that was waited for leaves its cgroup a moment later
+        remove_cgroup(path)
 
 
 @contextlib.contextmanager
@@ -78,7 +70,7 @@ def udp(name, address, port, family=socket.AF_INET):
     return cookie(name)
 def tcp(name, address, port, family=socket.AF_INET):
     s = socks[name] = socket.socket(family)
-    s.settimeout(5)
+    s.settimeout(60)
     s.connect((address, port))
     return cookie(name)
 def serve(address, port, family=socket.AF_INET):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import time
 from collections.abc import Iterator
 
 from svcctl.host import cgroup
+from tests.lib.until import remove_cgroup
 
 SIZES = ("--max-services", "32", "--max-backends", "64", "--max-sockets", "512")
 _numbers = itertools.count()
@@ -39,13 +39,7 @@ def remove(path: str) -> None:
         if os.path.isdir(f"{path}/{below}"):
             remove(f"{path}/{below}")
     leave(path)
-    for _ in range(200):
-        try:
-            os.rmdir(path)
-            return
-        except OSError:
-            time.sleep(0.01)  # processes that ended are on their way out
-    os.rmdir(path)
+    remove_cgroup(path)
 
 
 def enter(path: str, pid: int = 0) -> None:

@@ -108,6 +108,7 @@ class Scenario:
 
 class Load(Scenario):
     name = "load"
+    step = 3
     loaded = (False, True)
     questions = (("127.0.0.1", PLAIN, "tcp"), ("127.0.0.5", PLAIN, "tcp"))
     old = new = ["plain", "plain"]
@@ -310,6 +311,7 @@ class Upgrade(Scenario):
     """All kinds of traffic, none of which may be refused or go astray at any point."""
 
     name = "upgrade"
+    step = 4
     free = True
     questions = (
         ("127.1.0.1", PLAIN, "tcp"),
@@ -340,6 +342,7 @@ class UpgradeResize(Upgrade):
     """Larger by one than it is, so that there is nothing to undo."""
 
     name = "upgrade-resize"
+    step = 8
 
     def command(self) -> tuple[str, ...]:
         return ("upgrade", "--max-destinations", str(max_entries("destinations") + 1))
@@ -385,6 +388,7 @@ class DetachNetns(Scenario):
 
 class Unload(Upgrade):
     name = "unload"
+    step = 1
     free = False
     loaded = (True, False)
     new = ["plain", "plain", "plain6", None, "plain", "plain"]

@@ -65,7 +65,7 @@ class Exporter:
 
     def scrape(self, path: str = "/metrics", method: str = "GET") -> Scraped:
         """One scrape."""
-        client = http.client.HTTPConnection("::1", self.port, timeout=20)
+        client = http.client.HTTPConnection("::1", self.port, timeout=60)
         with contextlib.closing(client):
             client.request(method, path)
             answer = client.getresponse()
@@ -73,12 +73,12 @@ class Exporter:
 
     def connect(self) -> socket.socket:
         """A bare connection."""
-        return socket.create_connection(("::1", self.port), timeout=5)
+        return socket.create_connection(("::1", self.port), timeout=60)
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Exit code and the rest of stderr."""
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=10)
+        _, err = self.process.communicate(timeout=60)
         return self.process.returncode, err
 
 

@@ -108,14 +108,14 @@ def inject(forge: Forge, what: str, *args: str) -> Done:
     return done
 
 
-def turn() -> int:
-    """Whose turn it is: another number from 0 to 6 each day, or SVCCTL_CRASH_SLICE."""
-    return int(os.environ.get("SVCCTL_CRASH_SLICE") or time.time() // 86400) % 7
+def turn(of: int) -> int:
+    """Whose turn it is: another number from 0 to below `of` each day, or SVCCTL_CRASH_SLICE."""
+    return int(os.environ.get("SVCCTL_CRASH_SLICE") or time.time() // 86400) % of
 
 
 def chosen(points: list[Point]) -> list[Point]:
     """The seventh of the points whose turn it is."""
-    return points[turn() :: 7]
+    return points[turn(7) :: 7]
 
 
 def some(points: list[Point], step: int) -> list[Point]:
@@ -123,5 +123,5 @@ def some(points: list[Point], step: int) -> list[Point]:
     return [
         point
         for number, point in enumerate(points)
-        if number % step == turn() % step or point.command.startswith("BPF_LINK_")
+        if number % step == turn(step) or point.command.startswith("BPF_LINK_")
     ]

@@ -93,7 +93,7 @@ def world(bpffs_mode: str = "0711") -> Iterator[World]:
 
 def _leave_mounts(mnt: int) -> None:
     """EINVAL: a thread that was joined is not quite gone yet, and still shares the mount namespace."""
-    for _ in range(500):
+    for _ in range(6000):
         if _libc.setns(mnt, CLONE_NEWNS) == 0:
             return
         if ctypes.get_errno() != errno.EINVAL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,16 @@ def test_not_an_object(tmp_path: Path) -> None:
         Btf.from_object(str(other))
     with pytest.raises(BpfError, match="not valid BTF"):
         Btf(b"")
+
+
+@pytest.mark.parametrize("table_at", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+def test_section_headers_far_beyond_the_file(path: str, tmp_path: Path, table_at: int) -> None:
+    content = bytearray(Path(path).read_bytes())
+    struct.pack_into("<Q" if content[5] == 1 else ">Q", content, 0x28, table_at)
+    damaged = tmp_path / "damaged.o"
+    damaged.write_bytes(content)
+    with pytest.raises(BpfError, match="damaged ELF file"):
+        Btf.from_object(str(damaged))
 
 
 def test_damaged_input_is_an_error_and_nothing_else(path: str, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Running:
         self.port = int(port)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("::1", self.port), timeout=5)
+        return socket.create_connection(("::1", self.port), timeout=60)
 
     def ask(self, request: bytes) -> bytes:
         with self.connect() as client:
@@ -59,7 +59,7 @@ class Running:
 
     def stop(self, number: int = signal.SIGTERM) -> str:
         self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=5)
+        out, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0
         return out.strip()
 
@@ -173,7 +173,7 @@ def test_an_answer_on_its_way_is_finished_on_sigterm() -> None:
         running.process.send_signal(signal.SIGTERM)
         data += everything(client)
     assert len(data) > 20_000_000
-    running.process.communicate(timeout=5)
+    running.process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -195,7 +195,7 @@ def test_listen(address: str, client: str) -> None:
         port = listener.getsockname()[1]
         host = f"[{address}]" if ":" in address else address
         assert name_of(listener) == f"http://{host}:{port}/metrics"
-        socket.create_connection((client, port), timeout=1).close()
+        socket.create_connection((client, port), timeout=60).close()
 
 
 @pytest.mark.parametrize("address", ["localhost", "", "nonsense", "::1::"])
