@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.bench.figures import Report
 
-PARTS = ("startup", "bulk", "inputs", "dispatch", "connect", "apply", "packet")
+PARTS = ("startup", "bulk", "inputs", "dispatch", "connect", "apply", "packet", "outside")
 
 
 def main() -> int:

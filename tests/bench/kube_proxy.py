@@ -134,8 +134,28 @@ def _addresses(address: str, count: int) -> list[str]:
     return others
 
 
-def nftables(count: int, node: str, address: str, port: int, backend: str, backend_port: int) -> str:
-    """For `nft -f`, with that many services."""
+_NFTABLES_NODE_PORT = """
+table ip kube-proxy {
+  chain external-web {
+    jump mark-for-masquerade
+    goto service-web
+  }
+}
+add element ip kube-proxy service-nodeports { tcp . %d : goto external-web }
+"""
+
+_IPTABLES_NODE_PORT = """\
+-A KUBE-EXT-WEB -j KUBE-MARK-MASQ
+-A KUBE-EXT-WEB -j KUBE-SVC-WEB
+-A KUBE-NODEPORTS -p tcp -m comment --comment "default/web" -m tcp --dport %d -j KUBE-EXT-WEB
+COMMIT
+"""
+
+
+def nftables(
+    count: int, node: str, address: str, port: int, backend: str, backend_port: int, node_port: int = 0
+) -> str:
+    """For `nft -f`, with that many services; `node_port`: of the one that is asked, with the policy `Cluster`."""
     text = _NFTABLES % {
         "node": node, "address": address, "port": port, "backend": backend, "backend_port": backend_port,
         "pods": PODS,
@@ -147,17 +167,24 @@ def nftables(count: int, node: str, address: str, port: int, backend: str, backe
     return (
         f"{text}add element ip kube-proxy cluster-ips {{ {', '.join(places)} }}\n"
         f"add element ip kube-proxy service-ips {{ {elements} }}\n"
+        + (_NFTABLES_NODE_PORT % node_port if node_port else "")
     )
 
 
-def iptables(count: int, address: str, port: int, backend: str, backend_port: int) -> str:
-    """For `iptables-restore`, with that many services."""
+def iptables(count: int, address: str, port: int, backend: str, backend_port: int, node_port: int = 0) -> str:
+    """For `iptables-restore`, with that many services; `node_port` as above."""
     rules = "\n".join(
         f'-A KUBE-SERVICES -d {each}/32 -p tcp -m comment --comment "default/{each} cluster IP"'
         f" -m tcp --dport {port} -j KUBE-SVC-{'WEB' if each == address else 'OTHER'}"
         for each in _addresses(address, count)
     )
-    return _IPTABLES % {
+    text = _IPTABLES % {
         "services": rules, "address": address, "port": port, "backend": backend, "backend_port": backend_port,
         "pods": PODS,
     }  # fmt: skip
+    if not node_port:
+        return text
+    text = text.replace(
+        ":KUBE-NODEPORTS - [0:0]\n:KUBE-POST", ":KUBE-EXT-WEB - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-POST"
+    )
+    return text.removesuffix("COMMIT\n") + _IPTABLES_NODE_PORT % node_port

@@ -72,14 +72,19 @@ WAYS = (
 )
 
 
-def measure(report: Report) -> None:
-    """All figures of this part."""
+def need_tools() -> None:
+    """Raises RuntimeError when a tool is not there that other ways are made with."""
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
         raise RuntimeError(f"needs {', '.join(missing)}")
+
+
+def measure(report: Report) -> None:
+    """All figures of this part."""
+    need_tools()
     with tempfile.TemporaryDirectory(prefix="svcctl-bench-") as scratch, contextlib.ExitStack() as stack:
-        program = _compile(scratch)
-        stack.enter_context(_namespaces())
+        program = compiled(scratch)
+        stack.enter_context(namespaces())
         for way in WAYS:
             stack.enter_context(_node(way))
             if way.kind == "svcctl":
@@ -87,13 +92,13 @@ def measure(report: Report) -> None:
             else:
                 _rules(way)
         last = max((way for way in WAYS if way.kind == "svcctl"), key=lambda way: way.count)
-        with _inside(last.node):
+        with inside(last.node):
             measure_unserved(report, f"{last.count:,} services, no flow", f"{last.node}c", goal=True)
         found = _rounds(program)
         for mode, what in MODES.items():
             _report(report, mode, what, {way: found[way, mode] for way in WAYS})
         _growth(report, found)
-        with _inside(last.node):
+        with inside(last.node):
             measure_unserved(report, "right after all these connections", f"{last.node}c", goal=True)
 
 
@@ -108,7 +113,7 @@ def _report(report: Report, mode: str, what: str, found: dict[Way, list[Took]]) 
         peer = next(one for one in WAYS if one.kind == "direct" and one.v6 == way.v6)
         if way is peer:
             continue
-        direct, here = _quiet(found[peer]), _quiet(found[way])
+        direct, here = quiet(found[peer]), quiet(found[way])
         middle = statistics.median(took.rate for took in found[peer])
         share = statistics.median(took.rate for took in found[way]) / middle
         beside = f"direct {shown(direct.rate)}: {here.rate / direct.rate:.3f} of it, medians {share:.3f}"
@@ -133,7 +138,7 @@ def _growth(report: Report, found: dict[tuple[Way, str], list[Took]]) -> None:
     report.section("packet growth", f"a new connection with {SIZES[-1]:,} services over one with {SIZES[0]}")
     for kind in ("svcctl", "nftables", "iptables"):
         few, many = (
-            _quiet(found[way, "connect"])
+            quiet(found[way, "connect"])
             for way in WAYS
             if way.kind == kind and way.count in (SIZES[0], SIZES[-1]) and not way.v6
         )
@@ -149,7 +154,7 @@ def _growth(report: Report, found: dict[tuple[Way, str], list[Took]]) -> None:
         )
 
 
-def _quiet(runs: list[Took]) -> Took:
+def quiet(runs: list[Took]) -> Took:
     """The quiet rounds' rate and times, each for itself."""
     return Took(
         sorted(took.rate for took in runs)[-QUIET],
@@ -187,7 +192,8 @@ def _pair(program: str, mode: str, way: Way) -> Took:
     return Took(count * 1e9 / elapsed, median, p99)
 
 
-def _compile(scratch: str) -> str:
+def compiled(scratch: str) -> str:
+    """Path of pair.c as a program."""
     source = os.path.join(os.path.dirname(__file__), "pair.c")
     compiler = next(filter(shutil.which, (os.environ.get("CC", ""), "clang-19", "clang", "cc")), None)
     if compiler is None:
@@ -197,7 +203,7 @@ def _compile(scratch: str) -> str:
 
 
 @contextlib.contextmanager
-def _namespaces() -> Iterator[None]:
+def namespaces() -> Iterator[None]:
     """/run/netns is covered in this mount namespace alone: what is made there goes with it."""
     os.makedirs("/run/netns", exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", "/run/netns"], check=True)
@@ -218,7 +224,7 @@ def _node(way: Way) -> Iterator[None]:
         lines = ["link set lo up"]
         for pod, address, address6 in (("c", CLIENT, CLIENT6), ("s", SERVER, SERVER6)):
             device = f"{node}{pod}"
-            inside = [
+            within = [
                 "link set lo up", f"addr add {address}/32 dev eth0", "link set eth0 up",
                 f"route add default via {NODE} dev eth0 onlink",
                 f"addr add {address6}/128 dev eth0 nodad", f"route add default via {NODE6} dev eth0",
@@ -227,7 +233,7 @@ def _node(way: Way) -> Iterator[None]:
                 ["ip", "-batch", "-"],
                 input=f"link add {device} netns {node} type veth peer name eth0 netns {node}-{pod}\n",
             )
-            batch(["ip", "-n", f"{node}-{pod}", "-batch", "-"], input="\n".join(inside) + "\n")
+            batch(["ip", "-n", f"{node}-{pod}", "-batch", "-"], input="\n".join(within) + "\n")
             lines += [
                 f"addr add {NODE}/32 dev {device}",
                 f"link set {device} up",
@@ -241,7 +247,7 @@ def _node(way: Way) -> Iterator[None]:
             (node, "ipv6/conf/all/forwarding", "1"),
             (f"{node}-c", "ipv4/ip_local_port_range", "1024 65000"),
         ):
-            with _inside(name), open(f"/proc/sys/net/{setting}", "w", encoding="ascii") as file:
+            with inside(name), open(f"/proc/sys/net/{setting}", "w", encoding="ascii") as file:
                 file.write(value)
         yield
     finally:
@@ -251,10 +257,10 @@ def _node(way: Way) -> Iterator[None]:
 @contextlib.contextmanager
 def _svcctl(way: Way) -> Iterator[None]:
     """A state of the node, attached to the pods' veths, with that many services."""
-    with _inside(way.node):
+    with inside(way.node):
         quietly("load", "--no-dispatcher")
     try:
-        with _inside(way.node):
+        with inside(way.node):
             sizes = ("--max-services", "16384", "--max-backends", "65536")
             quietly("attach", "dev", f"{way.node}*", "--role", "workload", *sizes)
             balancer = Balancer("")
@@ -263,7 +269,7 @@ def _svcctl(way: Way) -> Iterator[None]:
             balancer.add("web", web[0], [f"{web[1]}:{PORT}"], affinity=0)
         yield
     finally:
-        with _inside(way.node):
+        with inside(way.node):
             quietly("unload", "--yes")
 
 
@@ -277,11 +283,12 @@ def _rules(way: Way) -> None:
         command = ["iptables-restore"]
     else:
         return
-    with _inside(way.node):
+    with inside(way.node):
         subprocess.run(command, input=rules, text=True, check=True)
 
 
 @contextlib.contextmanager
-def _inside(name: str) -> Iterator[None]:
+def inside(name: str) -> Iterator[None]:
+    """The calling thread in a namespace of /run/netns for the length of a block."""
     with Netns.open(f"/run/netns/{name}") as netns, netns.entered():
         yield

@@ -5,8 +5,9 @@
  * connect  one new connection after the other: a byte each way, reset by the client, so that no port waits
  * request  a byte each way, again and again, on one connection
  * bulk     as much as there is room for, from client to server, on one connection
+ * fetch    the same from server to client
  *
- * Prints how many (bulk: bytes that arrived), nanoseconds it took, and for the first two the median and the 99th
+ * Prints how many (bulk, fetch: bytes that arrived), nanoseconds it took, and for the first two the median and the 99th
  * percentile in nanoseconds. Ends with 1 when anything fails.
  */
 #define _GNU_SOURCE
@@ -94,15 +95,17 @@ static int connected(const struct place *to)
 	return fd;
 }
 
-/* Echoes a byte at a time, or swallows and says in the end how much it was. */
-static void serve(int listener, int bulk)
+/* Echoes a byte at a time, or swallows and says in the end how much it was, or sends until nobody listens. */
+static void serve(int listener, int bulk, int fetch)
 {
 	for (;;) {
 		int fd = check(accept(listener, NULL, NULL), "accept");
 		unsigned long long all = 0;
 		ssize_t size;
 
-		while ((size = read(fd, piece, bulk ? PIECE : 1)) > 0) {
+		while (fetch && write(fd, piece, PIECE) > 0)
+			;
+		while (!fetch && (size = read(fd, piece, bulk ? PIECE : 1)) > 0) {
 			all += size;
 			if (!bulk && write(fd, piece, 1) != 1)
 				break;
@@ -129,7 +132,7 @@ static int rising(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	struct place here, to;
-	int bulk, anew, listener, fd = -1, one = 1, count = 0;
+	int bulk, fetch, anew, listener, fd = -1, one = 1, count = 0;
 	unsigned long long all = 0;
 	long long began, end, last;
 	cpu_set_t cpus;
@@ -138,6 +141,7 @@ int main(int argc, char **argv)
 	if (argc != 9)
 		errx(2, "pair MODE CLIENT SERVER LISTEN-PORT ADDRESS PORT MILLISECONDS PROCESSOR");
 	bulk = !strcmp(argv[1], "bulk");
+	fetch = !strcmp(argv[1], "fetch");
 	anew = !strcmp(argv[1], "connect");
 	CPU_ZERO(&cpus);
 	CPU_SET(atoi(argv[8]), &cpus);
@@ -152,12 +156,12 @@ int main(int argc, char **argv)
 	if (!server) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		signal(SIGPIPE, SIG_IGN);
-		serve(listener, bulk);
+		serve(listener, bulk, fetch);
 	}
 	close(tcp_in(argv[2], to.family));
 	if (!anew) {
 		fd = connected(&to);
-		if (!bulk)
+		if (!bulk && !fetch)
 			ask(fd);
 	}
 	began = last = now();
@@ -167,6 +171,12 @@ int main(int argc, char **argv)
 
 		if (bulk) {
 			check(write(fd, piece, PIECE), "write");
+		} else if (fetch) {
+			ssize_t size = read(fd, piece, PIECE);
+
+			if (size <= 0)
+				err(1, "read");
+			all += size;
 		} else {
 			if (anew)
 				fd = connected(&to);
@@ -187,7 +197,7 @@ int main(int argc, char **argv)
 	kill(server, SIGKILL);
 	waitpid(server, NULL, 0);
 	qsort(took, count, sizeof(*took), rising);
-	printf("%llu %lld %u %u\n", bulk ? all : (unsigned long long)count, last - began, took[count / 2],
+	printf("%llu %lld %u %u\n", bulk || fetch ? all : (unsigned long long)count, last - began, took[count / 2],
 	       took[count * 99LL / 100]);
 	return 0;
 }

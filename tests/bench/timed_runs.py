@@ -22,13 +22,18 @@ _DURATION_AT = calcsize("N2P2I2P3Ii")
 class TimedRuns:
     """The contexts to run programs on, made ready once."""
 
-    def __init__(self, contexts: Sequence[bytes], repeat: int = 1) -> None:
+    def __init__(self, contexts: Sequence[bytes], repeat: int = 1, frames: Sequence[bytes] = ()) -> None:
+        """`frames`: the packet of each context, for programs that have one. What they make of it is not seen."""
         self._contexts = [ctypes.create_string_buffer(each, len(each)) for each in contexts]
+        self._frames = [ctypes.create_string_buffer(each, len(each)) for each in frames]
+        packets = [(ctypes.addressof(each), 0, len(each), 0) for each in self._frames] or [
+            (0, 0, 0, 0)
+        ] * len(contexts)
         self._settings = [
             ctypes.create_string_buffer(
-                opts(_LAYOUT, *[0] * 4, ctypes.addressof(each), 0, len(each), 0, 0, repeat, 0, 0, 0, 0)
+                opts(_LAYOUT, *packet, ctypes.addressof(each), 0, len(each), 0, 0, repeat, 0, 0, 0, 0)
             )
-            for each in self._contexts
+            for each, packet in zip(self._contexts, packets, strict=True)
         ]
 
     def of(self, program: Program) -> list[int]:

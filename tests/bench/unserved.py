@@ -21,20 +21,25 @@ GOAL = 3.5
 """Times an empty program."""
 ROLES = {"from_workload": "from a pod", "to_workload": "to a pod"}
 _UNSPEC = -1
-_CONTEXT = struct.Struct("=40xI")
+CONTEXT = struct.Struct("=40xI")
 """The beginning of struct __sk_buff, up to `ifindex`."""
 
 
-def measure_unserved(report: Report, when: str, device: str, *, goal: bool) -> None:
-    """Add the figures; the calling thread is in a namespace whose interface `device` is attached."""
+def measure_unserved(
+    report: Report, when: str, device: str, *, goal: bool, roles: dict[str, str] = ROLES
+) -> None:
+    """Add the figures; the calling thread is in a namespace whose interface `device` is attached.
+
+    `roles`: names of programs, and what comes to them, in words.
+    """
     report.section(
         f"packet others, {when}", f"packets of no service, by test-run (the least of {ROUNDS} rounds)"
     )
-    context = _CONTEXT.pack(socket.if_nametoindex(device))
+    context = CONTEXT.pack(socket.if_nametoindex(device))
     with open_reader(Place()) as reader:
-        pins = {shape.name: reader.pin(shape.pin) for shape in PACKET if shape.name in ROLES}
+        pins = {shape.name: reader.pin(shape.pin) for shape in PACKET if shape.name in roles}
     for name, pin in pins.items():
-        with _empty() as empty, Program.open_pinned(pin) as program:
+        with empty_program() as empty, Program.open_pinned(pin) as program:
             for kind, frame in _frames().items():
                 rounds = [
                     [one.test_run(context, frame, repeat=REPEAT).duration_ns for one in (empty, program)]
@@ -43,7 +48,7 @@ def measure_unserved(report: Report, when: str, device: str, *, goal: bool) -> N
                 without, taken = (min(each) for each in zip(*rounds, strict=True))
                 report.add(
                     Figure(
-                        f"{ROLES[name]}, {kind}: times an empty program",
+                        f"{roles[name]}, {kind}: times an empty program",
                         taken / without,
                         "",
                         f"{taken} ns",
@@ -53,7 +58,7 @@ def measure_unserved(report: Report, when: str, device: str, *, goal: bool) -> N
                 )
 
 
-def _empty() -> Program:
+def empty_program() -> Program:
     """A program that says TC_ACT_UNSPEC, as ours does of what is not its own."""
     code = struct.pack("=BBhiBBhi", 0xB7, 0, 0, _UNSPEC, 0x95, 0, 0, 0)
     return Program.from_fd(
