@@ -184,6 +184,22 @@ def test_a_process_of_a_node_as_backend(made: Bed, kind: str, family: int, where
         talk(made.client, kind, listener, (made.nodes[0].own(family), NODE_PORT))
 
 
+@BOTH
+@pytest.mark.parametrize("check", [0, 2], ids=["unchecked", "loose"])
+def test_source_checks_of_the_nodes(made: Bed, kind: str, check: int) -> None:
+    """All other tests have the strictest; none of them must matter."""
+    for node in made.nodes:
+        node.source_check(check)
+    try:
+        for mode in ("tunnel", "dsr"):
+            for backend in (made.nodes[0].pods[0], made.nodes[1].pods[0], made.nodes[1]):
+                with serving(made, backend, external_mode=mode), backend.listen(8080, kind) as listener:
+                    talk(made.client, kind, listener, (made.nodes[0].address, NODE_PORT))
+    finally:
+        for node in made.nodes:
+            node.source_check(1)
+
+
 @FAMILY
 @pytest.mark.parametrize("where", [0, 1], ids=["local", "remote"])
 def test_connections_that_become_the_same(made: Bed, family: int, where: int) -> None:
