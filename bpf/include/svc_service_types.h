@@ -24,7 +24,7 @@ struct svc_frontend_key {
 _Static_assert(sizeof(struct svc_frontend_key) == 20, "svc_frontend_key");
 
 enum svc_frontend_flag {
-	SVC_FRONTEND_LOCAL = 1, /* clients of this host get the local block */
+	SVC_FRONTEND_LOCAL = 1, /* its clients get the local block */
 	SVC_FRONTEND_FILTERED = 2, /* has source ranges: not for sockets */
 	SVC_FRONTEND_HOST = 4, /* only for sockets of the node's namespace */
 	SVC_FRONTEND_BLOCK = 8, /* an address whose other ports are refused */
