@@ -186,14 +186,14 @@ def test_fragments(made: Bed, mode: str) -> None:
         place = places(made, AF_INET)[0]
         with made.client.socket("udp") as one:
             for size in (4000, 4001, 3999):
-                got, peer = _until_heard(lambda: one.sendto(pattern(size), place), listener)  # noqa: B023
+                got, peer = _until_heard(lambda: one.sendto(pattern(size), place), listener, size)  # noqa: B023
                 assert (got == pattern(size), peer[0]) == (True, made.client.address)
-                back, who = _until_heard(lambda: listener.sendto(got, peer), one)  # noqa: B023
+                back, who = _until_heard(lambda: listener.sendto(got, peer), one, size)  # noqa: B023
                 assert (back == pattern(size), who) == (True, place)
 
 
-def _until_heard(send: object, listener: socket.socket) -> tuple[bytes, tuple[str, int]]:
-    """A datagram that is sent again until it arrives whole."""
+def _until_heard(send: object, listener: socket.socket, size: int) -> tuple[bytes, tuple[str, int]]:
+    """A datagram that is sent again until it arrives; those of another size are earlier ones that came twice."""
     until = time.monotonic() + 60
     listener.settimeout(0.5)
     try:
@@ -203,7 +203,8 @@ def _until_heard(send: object, listener: socket.socket) -> tuple[bytes, tuple[st
                 send()  # type: ignore[operator]
             with contextlib.suppress(TimeoutError):
                 data, peer = listener.recvfrom(1 << 16)
-                return data, (peer[0], peer[1])
+                if len(data) == size:
+                    return data, (peer[0], peer[1])
     finally:
         listener.settimeout(30)
 

@@ -20,7 +20,7 @@ from tests.lib.world import world
 NODE_PORT = 30080
 FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 BOTH = pytest.mark.parametrize("kind", ["tcp", "udp"])
-CLIENT_PORT = 42000
+CLIENT_PORT = 12000
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def counted(node: Node, reason: str) -> Iterator[None]:
     """In the block a packet is dropped for a reason, and no flow is opened."""
     goal, flows = node.drops(reason) + 1, node.flows().keys()
     yield
-    wait(lambda: node.drops(reason) >= goal, f"{reason}: {node.counters()}", 10)
+    wait(lambda: node.drops(reason) >= goal, f"{reason}: {node.counters()}")
     assert node.drops(reason) == goal
     assert node.flows().keys() == flows
 
@@ -246,7 +246,7 @@ def test_a_node_without_the_service(made: Bed, kind: str, family: int) -> None:
     ):
         before = second.drops("not_a_flow")
         assert refusal(made.client, kind, family, (first.own(family), NODE_PORT), 0.25) == "silence"
-        assert second.drops("not_a_flow") >= before + 1
+        wait(lambda: second.drops("not_a_flow") > before)
 
 
 @FAMILY
@@ -262,7 +262,7 @@ def test_a_node_without_an_address(made: Bed, family: int) -> None:
             lost = first.drops("no_node")
             place = (first.own(family), NODE_PORT)
             assert refusal(made.client, "udp", family, place, 0.25) in ("silence", "refused")
-            assert first.drops("no_node") > lost
+            wait(lambda: first.drops("no_node") > lost)
     finally:
         first.configure(address4=before.address4, address6=before.address6)
 

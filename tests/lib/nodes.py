@@ -8,7 +8,6 @@ by itself. All links are veths of 1500 bytes.
 from __future__ import annotations
 
 import contextlib
-import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -359,8 +358,3 @@ def wait(condition: object, what: str = "waited in vain", seconds: float = 60) -
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < until, what
         time.sleep(0.005)
-
-
-def listeners(where: Namespace, family: int, port: int = 8080) -> tuple[socket.socket, socket.socket]:
-    """(TCP, UDP) sockets at a port of a namespace's own address."""
-    return where.listen(port, "tcp", family), where.listen(port, "udp", family)
