@@ -305,13 +305,22 @@ static __always_inline __u32 meant(const struct packet *p)
 	if (found)
 		return 1 | (found->mark & SVC_FRONTEND_TABLE);
 	conf = bpf_map_lookup_elem(&config, &zero);
-	if (!conf || !conf->node_ports)
+	if (!conf || !may_be_node_port(conf, key.port))
 		return 0;
 	__builtin_memset(key.address, 0, 16);
 	if (!p->is_v6)
 		set_v4(key.address, 0);
 	found = bpf_map_lookup_elem(&frontends, &key);
 	return found ? 1 | (found->mark & SVC_FRONTEND_TABLE) : 0;
+}
+
+/* Whether packets in mid-flow are worth a look among the frontends. */
+static __always_inline int any_table(void)
+{
+	__u32 zero = 0;
+	struct svc_config *conf = bpf_map_lookup_elem(&config, &zero);
+
+	return conf && conf->tables;
 }
 
 /* It would open a flow, but to no frontend. */
@@ -361,6 +370,9 @@ static __always_inline int unknown(struct __sk_buff *skb,
 	    (!opens && hook == FROM_WORKLOAD &&
 	     !(conf->flags & SVC_PACKET_RESET_UNKNOWN)))
 		return leave_alone(hook);
+	if (!opens && hook == FROM_OUTSIDE && !any_table() &&
+	    !(conf->flags & SVC_PACKET_RESET_UNKNOWN))
+		return TC_ACT_UNSPEC;
 	means = meant(p);
 	if (!means)
 		return hook == FROM_TUNNEL ? drop(SVC_DROP_NOT_A_FLOW) :

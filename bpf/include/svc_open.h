@@ -149,6 +149,13 @@ static __always_inline int serves_node_ports(const __u8 *address, __u32 hook)
 	       (hook == FROM_WORKLOAD && value & SVC_NODE_PORTS);
 }
 
+static __always_inline int may_be_node_port(const struct svc_config *conf,
+					    __u16 port)
+{
+	return conf->node_ports && port >= conf->first_node_port &&
+	       port <= conf->last_node_port;
+}
+
 /* Loopback and zero addresses as such are the node's own sockets'. */
 static __always_inline int find_meant(const struct svc_frontend_key *key,
 				      __u32 hook, struct svc_target *target)
@@ -163,7 +170,7 @@ static __always_inline int find_meant(const struct svc_frontend_key *key,
 	if (found != SVC_FOUND_NOTHING)
 		return found;
 	conf = bpf_map_lookup_elem(&config, &zero);
-	if (!conf || !conf->node_ports)
+	if (!conf || !may_be_node_port(conf, key->port))
 		return found;
 	wild.port = key->port;
 	wild.protocol = key->protocol;

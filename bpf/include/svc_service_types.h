@@ -172,7 +172,10 @@ struct svc_config {
 	__u32 udp_affinity_seconds; /* of unconnected UDP, 0: none */
 	__u64 drain_ns; /* CLOCK_REALTIME; the first drain ends then or later, 0: none */
 	__u64 pending_ns; /* CLOCK_REALTIME; since when a change could not be applied, 0: none waits */
-	__u32 reserved[6];
+	__u32 tables; /* frontends of services that have a table */
+	__u16 first_node_port; /* of all there are, or were; 0: there are none */
+	__u16 last_node_port;
+	__u32 reserved[4];
 };
 _Static_assert(sizeof(struct svc_config) == 64, "svc_config");
 

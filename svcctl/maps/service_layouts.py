@@ -151,6 +151,9 @@ class Config(Record):
     udp_affinity_seconds: int
     drain_ns: int = 0
     pending_ns: int = 0
+    tables: int = 0
+    first_node_port: int = 0
+    last_node_port: int = 0
     reserved: bytes = b""
 
 
@@ -274,7 +277,7 @@ AFFINITY = Layout("svc_affinity", AffinityValue, "I I Q")
 REVERSE_ENTRY = Layout("svc_reverse_entry", ReverseEntry, "16s 16s H H I I I")
 REVERSE = Layout("svc_reverse", Reverse, "I I 192s")
 SERVICE_STATS = Layout("svc_service_stats", ServiceStats, "Q Q Q Q Q Q Q Q")
-CONFIG = Layout("svc_config", Config, "Q I I I I Q Q 24s")
+CONFIG = Layout("svc_config", Config, "Q I I I I Q Q I H H 16s")
 NODE_KEY = Layout("svc_node_key", NodeKey, "I 16s")
 RANGE_KEY = Layout("svc_range_key", RangeKey, "I I 16s")
 SERVICE_NAME = Layout("svc_service_name", ServiceName, "255s B")

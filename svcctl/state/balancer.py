@@ -158,7 +158,7 @@ def _settings(state: State, now: Config, options: BalancerOptions) -> Config:
             "attach cgroup: --sockets host: this kernel gives no cookie of a network namespace (Linux 5.14 does)"
         )
     seconds = now.udp_affinity_seconds if options.udp_affinity is None else options.udp_affinity
-    return now._replace(node_cookie=cookie, flags=flags, udp_affinity_seconds=seconds, reserved=bytes(24))
+    return now._replace(node_cookie=cookie, flags=flags, udp_affinity_seconds=seconds, reserved=bytes(16))
 
 
 def _in_initial_namespace() -> bool:

@@ -16,7 +16,7 @@ from svcctl.maps import service_codec as codec
 from svcctl.maps.service_layouts import FRONTEND_KEY
 from svcctl.model.constants import PROTOCOL_NAMES
 from svcctl.model.prefix import format_address
-from svcctl.model.service import blocked_addresses, families, frontend_flags
+from svcctl.model.service import RANDOM, blocked_addresses, families, frontend_flags
 from svcctl.model.service_endpoint import format_frontend, is_zero
 from svcctl.state.change_source import STRAY
 
@@ -120,10 +120,16 @@ def levels_of(
     return levels, circles
 
 
-def special_frontends(service: Service) -> tuple[int, int]:
-    """(frontends with the zero address, blocked addresses)"""
-    zero = sum(1 for one in service.frontends if is_zero(one.frontend.family, one.frontend.address))
-    return zero, len(blocked_addresses(service))
+def special_frontends(service: Service) -> tuple[int, int, int]:
+    """(frontends with the zero address, blocked addresses, frontends of a service that has a Maglev table)"""
+    tables = len(service.frontends) if service.algorithm != RANDOM else 0
+    return len(wild_ports(service)), len(blocked_addresses(service)), tables
+
+
+def wild_ports(service: Service) -> list[int]:
+    """Ports of its frontends with the zero address."""
+    fronts = (one.frontend for one in service.frontends)
+    return [one.port for one in fronts if is_zero(one.family, one.address)]
 
 
 def plan_words(

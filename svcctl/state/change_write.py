@@ -30,7 +30,7 @@ from svcctl.maps.service_layouts import (
     Slot,
 )
 from svcctl.model.alias import alias_table
-from svcctl.state.change_frontends import special_frontends
+from svcctl.state.change_frontends import special_frontends, wild_ports
 from svcctl.state.change_plan import deltas
 from svcctl.state.change_remove import add_usage, remove_rest
 from svcctl.state.drains import note_drains
@@ -242,28 +242,32 @@ def write_blocks(
 
 def _count_special(writer: Writer, changes: Changes, by: int) -> None:
     """Frontends that make programs look further: up before they are there, down after they are gone."""
-    node_ports = blocked = 0
+    sums = [0, 0, 0]
+    ports: list[int] = []
     for one in changes.parts:
-        before = special_frontends(one.have.service) if one.have else (0, 0)
-        after = special_frontends(one.want) if one.want else (0, 0)
-        node_ports += after[0] - before[0]
-        blocked += after[1] - before[1]
-    node_ports, blocked = (
-        (max(node_ports, 0), max(blocked, 0)) if by > 0 else (min(node_ports, 0), min(blocked, 0))
-    )
-    if not node_ports and not blocked:
+        before = special_frontends(one.have.service) if one.have else (0, 0, 0)
+        after = special_frontends(one.want) if one.want else (0, 0, 0)
+        sums = [total + new - old for total, new, old in zip(sums, after, before, strict=True)]
+        ports += wild_ports(one.want) if one.want else ()
+    sums = [max(total, 0) if by > 0 else min(total, 0) for total in sums]
+    if not any(sums) and (by < 0 or not ports):
         return
     config = writer.map("config")
     now = CONFIG.unpack(config.lookup(bytes(4)) or bytes(CONFIG.size))
-    if node_ports > 0 and not now.node_ports:
+    if sums[0] > 0 and not now.node_ports:
         from svcctl.state.node_addresses import refresh
 
         refresh(writer)
-    config.update(
-        bytes(4),
-        CONFIG.pack(
-            now._replace(
-                node_ports=max(now.node_ports + node_ports, 0), blocked=max(now.blocked + blocked, 0)
-            )
-        ),
+    node_ports, blocked, tables = (
+        max(have + total, 0)
+        for have, total in zip((now.node_ports, now.blocked, now.tables), sums, strict=True)
     )
+    want = now._replace(node_ports=node_ports, blocked=blocked, tables=tables)
+    if by > 0 and ports:
+        # Never narrower while there are any: others' ports would have to be read for that.
+        first = min(ports) if not now.first_node_port else min(now.first_node_port, *ports)
+        want = want._replace(first_node_port=first, last_node_port=max(now.last_node_port, *ports))
+    elif not node_ports and by < 0:
+        want = want._replace(first_node_port=0, last_node_port=0)
+    if want != now:
+        config.update(bytes(4), CONFIG.pack(want))

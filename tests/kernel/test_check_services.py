@@ -555,6 +555,16 @@ def too_many_blocked(setup: Setup) -> None:
     change_config(blocked=7)
 
 
+@case("balancer", "tables is 3, 0 counted")
+def too_many_tables(setup: Setup) -> None:
+    change_config(tables=3)
+
+
+@case("balancer", "node ports are looked for from 0 to 0, there are")
+def node_ports_nowhere(setup: Setup) -> None:
+    change_config(first_node_port=0, last_node_port=0)
+
+
 @case("balancer", "a drain ends before drains are looked for", same=False)
 def drain_that_nobody_looks_for(setup: Setup) -> None:
     ok("backend", "drain", "web", "127.0.0.1:8081", "--after", "3600")

@@ -10,7 +10,7 @@ from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32, U64
 from svcctl.maps.service_layouts import AFFINITY_KEY, CONFIG, REVERSE, REVERSE_ENTRY, SERVICE_STATS
 from svcctl.state.audit.finding import Finding
-from svcctl.state.change_frontends import special_frontends
+from svcctl.state.change_frontends import special_frontends, wild_ports
 from svcctl.state.node_addresses import changes, refresh
 
 if TYPE_CHECKING:
@@ -28,18 +28,31 @@ def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
     writer = view.writer
     data = writer.map("config").lookup(bytes(4)) or bytes(CONFIG.size)
     now = CONFIG.unpack(data)
-    node_ports = blocked = 0
+    node_ports = blocked = tables = 0
+    ports: list[int] = []
     for one in view.known.values():
         more = special_frontends(one.service)
-        node_ports, blocked = node_ports + more[0], blocked + more[1]
-    for name, have, want in (("node_ports", now.node_ports, node_ports), ("blocked", now.blocked, blocked)):
+        node_ports, blocked, tables = node_ports + more[0], blocked + more[1], tables + more[2]
+        ports += wild_ports(one.service)
+    if too_low and ports and not (0 < now.first_node_port <= min(ports) <= max(ports) <= now.last_node_port):
+        yield Finding(
+            "balancer",
+            f"node ports are looked for from {now.first_node_port} to {now.last_node_port}, there are"
+            f" {min(ports)} to {max(ports)}",
+            partial(_set_config, view, first_node_port=min(ports), last_node_port=max(ports)),
+        )
+    for name, have, want in (
+        ("node_ports", now.node_ports, node_ports),
+        ("blocked", now.blocked, blocked),
+        ("tables", now.tables, tables),
+    ):
         if have != want and (have < want) == too_low and (too_low or view.is_sure):
             yield Finding(
-                "balancer", f"{name} is {have}, {want} counted", partial(_set_config, view, name, want)
+                "balancer", f"{name} is {have}, {want} counted", partial(_set_config, view, **{name: want})
             )
     ends = [one.until_ns for each in view.known.values() for one in each.service.members if one.until_ns]
     if too_low and ends and not 0 < now.drain_ns <= min(ends):
-        repair = partial(_set_config, view, "drain_ns", min(ends))
+        repair = partial(_set_config, view, drain_ns=min(ends))
         yield Finding("balancer", "a drain ends before drains are looked for", repair)
     if too_low and node_ports:
         more_addresses, fewer = changes(writer)
@@ -51,8 +64,7 @@ def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
             )
 
 
-def _set_config(view: View, name: str, count: int) -> None:
-    fields: dict[str, Any] = {name: count}
+def _set_config(view: View, **fields: Any) -> None:
     table = view.writer.map("config")
     now = CONFIG.unpack(table.lookup(bytes(4)) or bytes(CONFIG.size))
     table.update(bytes(4), CONFIG.pack(now._replace(**fields)))
