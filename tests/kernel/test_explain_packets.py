@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from socket import AF_INET, AF_INET6
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from svcctl.model.prefix import parse_prefix
 from svcctl.state import nodes
 from svcctl.state.place import Place
 from svcctl.state.writer import open_writer
-from tests.lib.pods import pods
+from tests.lib.pods import place, pods
 from tests.lib.svc import svc
 from tests.lib.world import World
 
@@ -198,3 +199,16 @@ def test_source_ranges(world: World) -> None:
         assert f"sources     admitted are 0.0.0.0/1, {wide}, 128.0.0.0/1\n" in text
         (whole,) = svc("explain", "203.0.113.1:80/tcp", "-o", "json").json["explain"]
         assert whole["outgoing"]["sources"] == ["0.0.0.0/1", wide, "128.0.0.0/1"]
+
+
+def test_a_backend_behind_an_attached_workload(world: World) -> None:
+    """It is on this node, whoever its address belongs to; one that routes lead elsewhere is not."""
+    svc("load", "--no-dispatcher")
+    with pods(2) as (here, other):
+        svc("attach", "dev", here.device, "--role", "workload", *SMALL)
+        backends = [place(one.own(family), 80) for one in (here, other) for family in (AF_INET, AF_INET6)]
+        words = [word for one in backends for word in ("--backend", one)]
+        fronts = ("--frontend", "10.96.0.1:80/tcp", "--frontend", "[fd96::1]:80/tcp")
+        svc("service", "add", "web", *fronts, *words)
+        rows = svc("backends", "web", "-o", "json").json["backends"]
+        assert {row["backend"] for row in rows if row.get("local")} == set(backends[:2])
