@@ -28,6 +28,13 @@ def descriptors(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def keep_alive(one: socket.socket) -> None:
+    """Have it say something after a second in which it heard nothing, and again every second."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 60)):
+        one.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 class Backends:
     """Echoes in namespaces; each begins its answer with a byte that is its own."""
 
@@ -133,6 +140,7 @@ class Flows:
             for number in range(count):
                 one = opened.enter_context(client.socket("tcp", family))
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                keep_alive(one)
                 one.connect(place)
                 one.setblocking(False)
                 self.all.append(Flow(one, number))
