@@ -1,12 +1,12 @@
-"""Whether a backend is on this node, where nobody said it: by the node's own addresses, its pods' prefixes, and the
-interfaces that are attached as workloads'.
-"""
+"""Whether a backend is on this node, where nobody said it: by the node's own addresses, its pods' prefixes, and routes
+that lead to a workload."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.maps import enums
+from svcctl.maps import catalog, enums
+from svcctl.maps.packet_layouts import DEVICE
 from svcctl.model.constants import IPV4
 from svcctl.model.service_endpoint import is_loopback
 
@@ -41,23 +41,23 @@ def with_places(
 
 
 def _is_own(state: State, family: int, address: bytes) -> bool:
-    """Whether the closest element of node_addresses is this node's, or its pods'; without any, whether the host's
-    routes lead to a workload that is attached.
-    """
+    """Whether the closest element of node_addresses is this node's, or its pods'; without one: whether the host's
+    routes lead to an interface with the role of a workload."""
     from svcctl.state.explain_service import whose
 
     word = whose(state, address)
     if word:
         return word >> enums.NODE_SHIFT == 0
-    if not state.has_map("devices"):
-        return False
+    return state.has_half(catalog.PACKETS) and _leads_to_a_workload(state, family, address)
+
+
+def _leads_to_a_workload(state: State, family: int, address: bytes) -> bool:
     from svcctl.host.route import interface_to
     from svcctl.maps.layouts import U32
-    from svcctl.maps.packet_layouts import DEVICE
 
     try:
-        device = interface_to(family, address[12:] if family == IPV4 else address, netns=state.netns)
+        found = interface_to(family, address[12:] if family == IPV4 else address, netns=state.netns)
     except OSError:
         return False
-    data = state.map("devices").lookup(U32.pack(device))
+    data = state.map("devices").lookup(U32.pack(found)) if found else None
     return data is not None and DEVICE.unpack(data).role == enums.ROLE_WORKLOAD

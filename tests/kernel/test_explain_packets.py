@@ -113,6 +113,9 @@ def test_packets_from_outside(outside: World) -> None:
     assert (found["verdict"], found["why"]) == ("pass", "the address is none that serves node ports")
     text = svc("explain", "203.0.113.80:80/tcp", "--from", CLIENT).out
     assert "10.244.2.5:8080: through the tunnel to node b, and back through it" in text
+    assert text.splitlines()[-1].startswith("  result      packets by out0 go to one of ")
+    assert "route add local" not in text
+    assert "--from CLIENT" in svc("explain", "203.0.113.80:80/tcp").out
     svc("service", "set", "web", "--external-mode", "dsr")
     assert ways("203.0.113.80:80/tcp")["10.244.2.5:8080"] == ("tunnel", "b", True)
     svc("load", "--no-dispatcher", "--no-dsr", "198.51.100.0/24")
@@ -148,7 +151,11 @@ def test_node_ports_of_other_nodes_for_sockets(outside: World) -> None:
 def test_where_a_backend_is(outside: World) -> None:
     """What is not said of a backend, its address tells."""
     world = outside
-    world.sh("ip addr add 10.9.9.9/32 dev lo")
+    world.sh(
+        "ip addr add 10.9.9.9/32 dev lo; ip link add pod5 type veth peer name pod6; ip link set pod5 up;"
+        "ip link set pod6 up; ip route add 10.5.0.0/24 dev pod5; ip route add 10.244.2.9/32 dev pod5"
+    )
+    svc("attach", "dev", "pod5", "--role", "workload")
     with open_writer(Place(), "test") as writer, writer.changing():
         writer.map("node_addresses").update(
             nodes.key_of(parse_prefix("10.244.1.0/24")), U32.pack(enums.NODE_POD)
@@ -156,18 +163,19 @@ def test_where_a_backend_is(outside: World) -> None:
     svc(
         "service", "add", "web", "--frontend", "10.96.0.1:80/tcp", "--backend", "10.9.9.9:80",
         "--backend", "10.244.1.5:80", "--backend", "10.244.2.5:80", "--backend", "10.7.7.7:80",
-        "--backend", "10.244.1.6:80,local=no", "--backend", "127.0.0.1:80",
+        "--backend", "10.244.1.6:80,local=no", "--backend", "127.0.0.1:80", "--backend", "10.5.0.1:80",
+        "--backend", "10.244.2.9:80",
     )  # fmt: skip
 
     def local() -> set[str]:
         rows = svc("backends", "web", "-o", "json").json["backends"]
         return {row["backend"] for row in rows if row.get("local")}
 
-    assert local() == {"10.9.9.9:80", "10.244.1.5:80"}
+    assert local() == {"10.9.9.9:80", "10.244.1.5:80", "10.5.0.1:80"}
     svc(
         "backend", "add", "web", "10.244.1.7:80", "10.244.2.7:80", "10.7.7.8:80,local", "10.9.9.9:81,local=no"
     )
-    assert local() == {"10.9.9.9:80", "10.244.1.5:80", "10.244.1.7:80", "10.7.7.8:80"}
+    assert local() == {"10.9.9.9:80", "10.244.1.5:80", "10.5.0.1:80", "10.244.1.7:80", "10.7.7.8:80"}
 
 
 def test_source_ranges(world: World) -> None:
