@@ -20,6 +20,7 @@ from svcctl.bpf.map import Map
 from svcctl.bpf.object import Object
 from svcctl.bpf.program import Program
 from tests.lib.bpf_source import compile_bpf
+from tests.lib.guard import cgroup_name
 from tests.lib.until import lose_link
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def test_many_programs(programs: dict[str, Program], netns: int) -> None:
 
 def test_cgroup_link(world: World, programs: dict[str, Program]) -> None:
     world.sh("mount -t cgroup2 none /mnt")
-    path = f"/mnt/svcctl-test-{os.getpid()}"
+    path = f"/mnt/{cgroup_name('mnt')}"
     os.mkdir(path)
     try:
         fd = os.open(path, os.O_RDONLY)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import socket
 import struct
@@ -40,6 +39,7 @@ from svcctl.maps.service_layouts import (
 from svcctl.model.constants import IPV4
 from svcctl.model.prefix import format_address
 from svcctl.model.service_endpoint import parse_backend
+from tests.lib.guard import cgroup_name
 from tests.lib.servers import SLOWNESS
 from tests.lib.svc import svc
 from tests.lib.until import remove_cgroup
@@ -52,7 +52,6 @@ SO_COOKIE, SO_RCVBUFFORCE, SO_NETNS_COOKIE = 57, 33, 71
 REFUSED = errno.EHOSTUNREACH if kernel_release() >= (6, 1) else errno.EPERM
 """What a refusal is: exactly this. Before Linux 6.1 the hooks cannot say which."""
 VIP, VIP6 = "10.96.0.10", "2001:db8:96::10"
-_numbers = itertools.count()
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -74,7 +73,7 @@ def join(path: str, pid: int = 0) -> None:
 @contextlib.contextmanager
 def own_cgroup(parent: str | None = None) -> Iterator[str]:
     """A new cgroup below `parent` (the root), removed at the end."""
-    path = f"{parent or hierarchy()}/svcctl-test-{os.getpid()}-{next(_numbers)}"
+    path = f"{parent or hierarchy()}/{cgroup_name('test')}"
     os.mkdir(path)
     try:
         yield path

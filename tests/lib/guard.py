@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import tempfile
@@ -12,6 +13,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # The file systems that svcctl and its tests mount; others come and go without us.
 OURS = frozenset({"bpf", "nsfs", "cgroup2"})
 _watcher: int | None = None
+_numbers = itertools.count()
 
 
 def adopt_orphans() -> None:
@@ -27,6 +29,7 @@ def adopt_orphans() -> None:
     if session == 0:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         _watcher = watcher
+        os.environ["TEST_SESSION"] = str(os.getpid())
         # A background job of a shell has these ignored, and so would everything that a test starts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -92,8 +95,16 @@ def leavings() -> frozenset[str]:
 
 
 def _is_left(cgroup: str) -> bool:
-    """Whether a test made it (svcctl-own-PID-..., svcctl-test-PID-...) whose process has ended, or is this one."""
+    """Whether a test of this session made it (`cgroup_name`): at the end of the session none is wanted any more."""
     parts = cgroup.split("-")
-    if parts[0] != "svcctl" or len(parts) < 4 or not parts[2].isdigit():
-        return False
-    return int(parts[2]) == os.getpid() or not os.path.exists(f"/proc/{parts[2]}")
+    return len(parts) == 5 and parts[0] == "svcctl" and parts[2] == _session()
+
+
+def _session() -> str:
+    """The process that this session began with; its workers have it from their environment."""
+    return os.environ.setdefault("TEST_SESSION", str(os.getpid()))
+
+
+def cgroup_name(kind: str) -> str:
+    """A name for a cgroup that nobody else has: svcctl-KIND-SESSION-PROCESS-NUMBER."""
+    return f"svcctl-{kind}-{_session()}-{os.getpid()}-{next(_numbers)}"

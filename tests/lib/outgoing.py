@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import socket
 from collections.abc import Iterator
 
 from tests.lib.balanced import SO_COOKIE, hierarchy, join
 from tests.lib.child import Child, child, needs_root
+from tests.lib.guard import cgroup_name
 from tests.lib.run import ok
 from tests.lib.until import remove_cgroup
 from tests.lib.world import world
 
 SIZES = ("--max-services", "100", "--max-backends", "200", "--max-sockets", "1000")
 
-_numbers = itertools.count()
 
 OTHER_NETNS = ("unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
 """Words before a command that give it a network namespace of its own, without a name, its loopback up."""
@@ -25,7 +24,7 @@ OTHER_NETNS = ("unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"
 @contextlib.contextmanager
 def cgroup() -> Iterator[str]:
     """Path of a new cgroup, removed at the end: by then no process may be in it."""
-    path = f"{hierarchy()}/svcctl-test-{os.getpid()}-out-{next(_numbers)}"
+    path = f"{hierarchy()}/{cgroup_name('out')}"
     os.mkdir(path)
     try:
         yield path

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Iterator
 
 from svcctl.host import cgroup
+from tests.lib.guard import cgroup_name
 from tests.lib.until import remove_cgroup
 
 SIZES = ("--max-services", "32", "--max-backends", "64", "--max-sockets", "512")
-_numbers = itertools.count()
 
 
 @contextlib.contextmanager
@@ -26,7 +25,7 @@ def own_cgroup() -> Iterator[str]:
 
 def make() -> str:
     """Make a cgroup that nobody else has."""
-    path = f"{cgroup.mount_point()}/svcctl-own-{os.getpid()}-{next(_numbers)}"
+    path = f"{cgroup.mount_point()}/{cgroup_name('own')}"
     os.mkdir(path)
     return path
 
