@@ -140,16 +140,15 @@ def claims(nodes: Iterable[ClusterNode]) -> dict[Prefix, str]:
 def refuse_claimed(node: ClusterNode, others: Mapping[Prefix, str], own: Mapping[Prefix, str]) -> None:
     """Raise Conflict if something of the node is another's already, or this node's. `own` says why it is its own."""
     for each in node.prefixes():
-        shown = format_address(each.family, each.address) if each.is_host else format_prefix(*each)
         if each in own:
             raise Conflict(
-                f"node {node.name!r}: {shown} is {own[each]}",
+                f"node {node.name!r}: {shown(each)} is {own[each]}",
                 hint="this node is not to be added: 'svcctl load --node-address' says where it takes tunnelled packets",
             )
         other = others.get(each, node.name)
         if other != node.name:
             raise Conflict(
-                f"node {node.name!r}: {shown} belongs to node {other!r}",
+                f"node {node.name!r}: {shown(each)} belongs to node {other!r}",
                 hint="'svcctl nodes delete' removes that one, 'svcctl nodes add' changes it",
             )
 
@@ -170,8 +169,8 @@ def difference(have: ClusterNode, want: ClusterNode) -> list[str]:
         ("address", list(map(host, have.addresses)), list(map(host, want.addresses))),
         ("pod prefix", list(have.pod_prefixes), list(want.pod_prefixes)),
     ):
-        lines += [f"{what} -{_shown(one)}" for one in old if one not in new]
-        lines += [f"{what} +{_shown(one)}" for one in new if one not in old]
+        lines += [f"{what} -{shown(one)}" for one in old if one not in new]
+        lines += [f"{what} +{shown(one)}" for one in new if one not in old]
     for family in (IPV4, IPV6):
         before, after = have.end(family), want.end(family)
         if before != after and any(before) and any(after):
@@ -181,5 +180,6 @@ def difference(have: ClusterNode, want: ClusterNode) -> list[str]:
     return lines
 
 
-def _shown(prefix: Prefix) -> str:
+def shown(prefix: Prefix) -> str:
+    """A prefix, or the address if it is one of full length."""
     return format_address(prefix.family, prefix.address) if prefix.is_host else format_prefix(*prefix)

@@ -3,6 +3,7 @@
 The rules are those of services (`apply_plan.py`). This node is told from the others by the input (`Node.own`): its
 addresses are its ends of tunnels, and its pods' prefixes its own. An address that two nodes claim is the one's that was
 there, or comes first by name; of Kubernetes, where nobody here can mend it, the other goes without and it is told.
+What is listed under this node's own name is no other node: it goes, as after an apply with a wrong --node.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from svcctl.model.node import (
     node_of,
     refuse_claimed,
     short_name,
+    shown,
     step_for,
 )
 from svcctl.model.prefix import Prefix, format_address, format_prefix
@@ -78,6 +80,8 @@ def plan_nodes(
     pods = have.own_pods if own_pods is None else own_pods
     own.update(dict.fromkeys(pods, "this node's own pod prefix"))
     steps = _others(desired, have, own, prune, take_over, told)
+    if own_pods is not None:
+        own_pods = _not_claimed(own_pods, ends, have, steps, told)
     return NodePlan(
         tuple(sorted(steps.values(), key=lambda step: step.name)),
         None if own_pods == have.own_pods else own_pods,
@@ -99,6 +103,22 @@ def _own(
             if not is_no_node(family, address):
                 ends.setdefault(family, address)
     return pods, None if have.by_hand or not ends else tuple(sorted(ends.items()))
+
+
+def _not_claimed(
+    own_pods: tuple[Prefix, ...],
+    ends: tuple[tuple[int, bytes], ...] | None,
+    have: HaveNodes,
+    steps: Mapping[str, NodeStep],
+    told: list[Notice],
+) -> tuple[Prefix, ...]:
+    """This node's pods' prefixes without those that nodes which stay have; what they have of this node's is told."""
+    taken = claims(one for name, one in have.nodes.items() if name not in steps)
+    for prefix in (*map(host, ends or ()), *own_pods):
+        if prefix in taken:
+            text = f"has {shown(prefix)}, which is this node's: 'svcctl nodes delete' ends that"
+            told.append(Notice(WARNING, f"node {taken[prefix]}", text))
+    return tuple(one for one in own_pods if one not in taken)
 
 
 def _is_prefix(prefix: Prefix) -> bool:
@@ -128,6 +148,9 @@ def _others(
         for name, one in have.nodes.items()
         if name not in asked and one.owner and one.owner in owners
     }
+    mine = {short_name(node.name) for each in desired for node in each.nodes if node.own}
+    for name in sorted((mine & have.nodes.keys()) - asked.keys()):
+        steps[name] = NodeStep(DELETED, name, have.nodes[name], None, "it is this node")
     taken = claims(one for name, one in have.nodes.items() if name not in asked and name not in steps)
     refused: list[str] = []
     for name, (source, node) in sorted(asked.items()):

@@ -147,6 +147,39 @@ def test_nodes_of_a_cluster() -> None:
     assert actions(plan_nodes([silent], again, prune=True)) == {"b": "unchanged"}
 
 
+def test_what_is_listed_under_this_nodes_own_name_goes() -> None:
+    """As after an apply that was told another node's name."""
+    want = kubernetes(
+        asked("self", "192.0.2.11", "10.244.1.0/24", own=True), asked("b", "192.0.2.12", "10.244.2.0/24")
+    )
+    before = have(
+        node("self", "192.0.2.11", "10.244.1.0/24", owner="kubernetes"),
+        ends=addresses("192.0.2.12"),
+        own_pods=prefixes("10.244.2.0/24"),
+    )
+    notices: list[Any] = []
+    plan = plan_nodes([want], before, notices=notices)
+    assert actions(plan) == {"b": "created", "self": "deleted"}
+    assert not notices
+    assert (plan.ends, plan.own_pods) == (addresses(OWN), prefixes("10.244.1.0/24"))
+
+
+def test_what_another_node_has_of_this_nodes_is_told() -> None:
+    """It stays the other's, and the same plan again changes nothing."""
+    want = kubernetes(asked("self", "192.0.2.11", "10.244.1.0/24 10.245.1.0/24", own=True))
+    other = node("by-hand", "192.0.2.11 192.0.2.12", "10.244.1.0/24")
+    notices: list[Any] = []
+    plan = plan_nodes([want], have(other), notices=notices)
+    assert plan.own_pods == prefixes("10.245.1.0/24")
+    assert not plan.steps
+    assert [(one.subject, one.text.split(",")[0]) for one in notices] == [
+        ("node by-hand", "has 192.0.2.11"),
+        ("node by-hand", "has 10.244.1.0/24"),
+    ]
+    again = have(other, own_pods=prefixes("10.245.1.0/24"), ends=addresses(OWN))
+    assert not plan_nodes([want], again).changes
+
+
 def test_an_address_that_a_hand_gave_stays() -> None:
     want = kubernetes(asked("self", "192.0.2.99", own=True))
     assert plan_nodes([want], have(ends=addresses(OWN), by_hand=True)).ends is None
