@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -255,6 +256,19 @@ def restore() -> None:
                 state.map(name).delete(key)
     ok("load", "--no-dispatcher", "--node-address", "none", "--no-dsr", "none", "--tunnel-port", "4789")
     ok("check", "--repair")
+
+
+def test_nodes_outlive_their_pin(lasting: World) -> None:
+    """The map is read by programs only that others jump to: it is found by them."""
+    make_nodes()
+    before = ok("nodes", "-o", "wide").out
+    with writer() as state:
+        pin = state.pin("nodes")
+    os.unlink(pin)
+    assert svcctl("nodes").code == 7
+    assert svcctl("check", "--repair").out == "pins: pin 'nodes' is missing: mended\n1 mended\n"
+    assert ok("nodes", "-o", "wide").out == before
+    assert ok("check").out == "no problems found\n"
 
 
 def test_the_row_is_this_files() -> None:

@@ -57,7 +57,7 @@ def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | N
     if held is not None:
         return partial(repin_map, writer, name, held), ""
     if name in catalog.PACKET_MAPS:
-        # What was in it is known to nobody but the programs that only `tails` leads to, or comes again by itself.
+        # No program is left that has it, or none but those that went with `tails`.
         return partial(_load_packets, writer, name), ""
     if name == "destinations":
         return None, f"labels are lost with it; {anew}"
@@ -78,7 +78,23 @@ def held_maps(writer: Writer) -> dict[str, int]:
                 found.setdefault(name, number)
             if found.keys() >= set(catalog.reads(half.programs[0])):
                 break  # the first one reads all that the others do
+    for name, number in _maps_behind_tails(writer).items():
+        found.setdefault(name, number)
     return found
+
+
+def _maps_behind_tails(writer: Writer) -> dict[str, int]:
+    """Maps of the packet path that the programs have which others jump to; nothing else leads to some of them."""
+    found: dict[str, int] = {}
+    if not writer.has_map(catalog.TAILS):
+        return found
+    try:
+        for _, value in writer.map(catalog.TAILS).items():
+            with Program.open_id(U32.unpack(value)[0]) as program:  # what a read of such a map gives is an id
+                found |= map_names(program.info.map_ids)
+    except BpfError:
+        pass  # gone meanwhile: what is known by now is all there is
+    return {name: number for name, number in found.items() if name in catalog.PACKET_MAPS}
 
 
 def _maps_of(writer: Writer, shape: ProgramShape) -> dict[str, int]:
