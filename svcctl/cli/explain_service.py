@@ -133,7 +133,7 @@ def packet_ways(found: ExplainedPacket) -> Iterator[str]:
             "local": "a workload of this node",
             "tunnel": f"through the tunnel to node {node}",
             "masqueraded": "with this node's address as the client's",
-            "routed": "by the host's routes",
+            "routed": "by the host's routes, with the client's address as it is",
             "nowhere": f"dropped: there is no tunnel to node {node or '?'}",
         }[way]
         if way == "tunnel":

@@ -102,10 +102,11 @@ def short_name(name: str) -> str:
 
 
 def is_no_node(family: int, address: bytes) -> bool:
-    """Whether no other node can have the address: zero, loopback, multicast."""
+    """Whether no other node can have the address, or none can be told by it: zero, loopback, multicast, link-local."""
     if family == IPV4:
         return address[12] in (0, 127) or address[12] >= 224
-    return address[:15] == bytes(15) or address[0] == 0xFF or address.startswith(MAPPED)
+    link_local = address[0] == 0xFE and address[1] & 0xC0 == 0x80
+    return address[:15] == bytes(15) or address[0] == 0xFF or link_local or address.startswith(MAPPED)
 
 
 def holds_ipv4(prefix: Prefix) -> bool:

@@ -401,6 +401,8 @@ def test_tunnels(node: World) -> None:
     expect(lines()["tunnels"], WARN, "c (203.0.113.12): reached by an interface that is not attached")
     ok("attach", "dev", "doctor2", "--role", "host")
     expect(lines()["tunnels"], OK, "to 2 other nodes", hint=False)
+    ok("nodes", "add", "c", "--address", "203.0.113.12", "--address", "2001:db8::12")
+    expect(lines()["tunnels"], WARN, "c: no ipv6 tunnel, as this node has no end of that family")
 
 
 def test_the_port_of_tunnels(node: World) -> None:

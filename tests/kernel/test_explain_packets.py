@@ -113,6 +113,9 @@ def test_packets_from_outside(outside: World) -> None:
     assert (found["verdict"], found["why"]) == ("pass", "the address is none that serves node ports")
     text = svc("explain", "203.0.113.80:80/tcp", "--from", CLIENT).out
     assert "10.244.2.5:8080: through the tunnel to node b, and back through it" in text
+    assert text.splitlines()[-1].startswith("  result      packets by out0 go to one of ")
+    assert "route add local" not in text
+    assert "--from CLIENT" in svc("explain", "203.0.113.80:80/tcp").out
     svc("service", "set", "web", "--external-mode", "dsr")
     assert ways("203.0.113.80:80/tcp")["10.244.2.5:8080"] == ("tunnel", "b", True)
     svc("load", "--no-dispatcher", "--no-dsr", "198.51.100.0/24")

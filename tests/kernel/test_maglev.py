@@ -99,6 +99,7 @@ def test_weights_and_what_would_move(balanced: Balanced) -> None:
         for name, weight in zip(names, (1, 1, 1, 2), strict=True)
     )
     before = table("web")
+    assert sorted(svc("lut", "web", "-o", "name").out.split()) == sorted(names)
     ran = svc("lut", "web", "--without", names[0])
     assert "slots would move" in ran.err
     rows = {row["backend"]: row for row in svc("lut", "web", "--without", names[0], "-o", "json").json["lut"]}

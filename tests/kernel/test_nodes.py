@@ -173,6 +173,8 @@ def test_settings(state: World) -> None:
         "198.51.100.0/24",
     )
     assert generation() == before
+    twice = ("--no-dsr", "198.51.100.0/24", "--no-dsr", "198.51.100.9/24")
+    assert "-> 198.51.100.0/24)" in svc("load", "--no-dispatcher", *twice).out
     svc("load", "--no-dispatcher", "--no-dsr", "none", "--no-clamp-mss")
     now = config()
     assert (now.no_dsr, now.flags, now.tunnel_port) == (0, enums.PACKET_ADDRESS_BY_HAND, 4790)
@@ -216,6 +218,11 @@ def test_settings_that_may_not_be_meant(state: World) -> None:
 def test_settings_that_cannot_be(lasting: World, words: tuple[str, ...], says: str) -> None:
     done = svc("load", "--no-dispatcher", *words, code=2)
     assert says in done.err, done.err
+
+
+def test_settings_that_cannot_be_make_no_state(world: World) -> None:
+    svc("load", "--no-dispatcher", "--no-dsr", "none", "--no-dsr", "::/0", code=2)
+    svc("status", code=3)
 
 
 def node(name: str, *addresses: str, pods: str = "", zone: str = "") -> dict[str, Any]:

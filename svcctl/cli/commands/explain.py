@@ -39,7 +39,8 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
     Of the address of a service: also what a connection of this host's own sockets meets, before a packet is
     sent: the backends with their shares, as 'svcctl nat' has them, which ones are none, and affinity; or why the
     balancer leaves it alone. The last line, "result", is what such a socket meets; "incoming" is for packets that
-    come from elsewhere.
+    come from elsewhere. With --from, "result" is what packets meet if the packet path deals with them, and "outgoing"
+    what such a socket does.
 
     Established connections stay with their sockets whatever is bound. Neither bindings nor the balancer look at where
     a connection comes from; the balancer goes by the socket's cgroup, and refuses a frontend with source ranges rather
@@ -54,20 +55,21 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
     if source is not None and source.family != endpoint.family:
         raise UsageProblem("explain: --from: of another family than the endpoint")
 
-    def look(state: State) -> tuple[Explained, ExplainedService | None, ExplainedPacket | None]:
+    def look(state: State) -> tuple[Explained, ExplainedService | None, ExplainedPacket | None, bool]:
         state.need_all_maps()
         service = packet = None
+        has_packets = state.has_half(PACKETS)
         if state.has_half(BALANCER):
             from svcctl.state.explain_service import explain_service
 
             service = explain_service(state, *endpoint)
-        if source is not None and state.has_half(PACKETS):
+        if source is not None and has_packets:
             from svcctl.state.explain_packet import explain_packet
 
             packet = explain_packet(state, *endpoint, source.address)
-        return explain(state, endpoint), service, packet
+        return explain(state, endpoint), service, packet, has_packets
 
-    found, service, packet = reading(env, look)
+    found, service, packet, has_packets = reading(env, look)
     value = _object(found, source)
     if service is not None:
         from svcctl.cli.explain_service import as_object
@@ -77,7 +79,9 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
         from svcctl.cli.explain_service import packet_object
 
         value["packets"] = packet_object(packet)
-    env.emit_objects("explain", [value], lambda: _lines(found, service, source, packet), name="endpoint")
+    env.emit_objects(
+        "explain", [value], lambda: _lines(found, service, source, packet, has_packets), name="endpoint"
+    )
 
 
 def _object(found: Explained, source: Prefix | None) -> dict[str, Any]:
@@ -123,7 +127,11 @@ def _where(one: DiagSocket) -> str:
 
 
 def _lines(
-    found: Explained, service: ExplainedService | None, source: Prefix | None, packet: ExplainedPacket | None
+    found: Explained,
+    service: ExplainedService | None,
+    source: Prefix | None,
+    packet: ExplainedPacket | None,
+    has_packets: bool,
 ) -> Iterator[str]:
     from svcctl.model.prefix import format_address
     from svcctl.render.text import escape
@@ -136,24 +144,35 @@ def _lines(
         yield escape(f"  {'packets':<11} {packet_line(packet)}")
         for text in packet_ways(packet):
             yield escape(f"  {'':<11} {text}")
-    for name, text in _facts(found, service, source):
+    elif has_packets and source is None and service is not None and service.route is not None:
+        yield f"  {'packets':<11} --from CLIENT tells what the packet path does with a client's"
+    for name, text in _facts(found, service, source, packet):
         yield escape(f"  {name:<11} {text}")
 
 
 def _facts(
-    found: Explained, service: ExplainedService | None, source: Prefix | None
+    found: Explained,
+    service: ExplainedService | None,
+    source: Prefix | None,
+    packet: ExplainedPacket | None,
 ) -> Iterator[tuple[str, str]]:
-    """The lines; the last one is what happens to a socket of this host."""
+    """The lines; the last one is what happens to the client's packets or else to a socket of this host."""
     if service is None:
         yield from _binding_facts(found, routed=True)
         yield "result", _result(found)
         return
-    from svcctl.cli.explain_service import facts, result
+    from svcctl.cli.explain_service import facts, packet_line, result
 
+    if packet is not None and packet.verdict != "pass":
+        # Neither bindings nor listeners nor the route see what is translated, answered or dropped before.
+        yield from facts(service, source)
+        yield "outgoing", result(service)
+        yield "result", f"packets {packet_line(packet)}"
+        return
     if service.verdict == "pass":
         yield from facts(service, source)
         yield "outgoing", result(service)
-        yield from _binding_facts(found, routed=True)
+        yield from _binding_facts(found, routed=service.route is None)
         yield "result", _result(found)
         return
     # A frontend needs no route and no listener: those are of packets from elsewhere.

@@ -115,6 +115,7 @@ def command(
     from svcctl.cli.access import command_line, place
     from svcctl.state.create import LoadOptions, load, planned
 
+    clients = _clients(no_dsr)
     options = LoadOptions(
         group, not no_dispatcher, max_bindings, max_destinations, mount_bpffs, from_tubular, timeouts
     )
@@ -135,15 +136,15 @@ def command(
         from svcctl.cli.packet_commands import change_settings
         from svcctl.state.tunnel_settings import PacketSettings
 
-        asked = PacketSettings(node_address, tunnel_port, tunnel_mtu, clamp_mss, snat_ports, _clients(no_dsr))
+        asked = PacketSettings(node_address, tunnel_port, tunnel_mtu, clamp_mss, snat_ports, clients)
         changes += change_settings(env, asked, exists=not (done.created and env.dry_run))
     env.emit_changes(changes)
 
 
 def _clients(words: tuple[Prefix | str, ...]) -> tuple[Prefix, ...] | None:
-    """The prefixes of --no-dsr; None: not said."""
-    prefixes = tuple(one for one in words if not isinstance(one, str))
-    if prefixes and len(prefixes) < len(words):
+    """The prefixes of --no-dsr, each once; None: not said. Raises UsageProblem."""
+    prefixes = tuple(dict.fromkeys(one for one in words if not isinstance(one, str)))
+    if prefixes and "none" in words:
         raise UsageProblem("load: --no-dsr: none stands alone")
     return prefixes if words else None
 

@@ -60,14 +60,14 @@ def command(env: Env, service: str, without: tuple[Backend, ...], raw: bool) -> 
         raise UsageProblem("lut: --raw and --without do not go together")
     tables: list[Table] = reading(env, lambda state: tables_of(state, service))
     if raw:
-        env.emit("lut", _raw(tables), RAW)
+        env.emit("lut", _raw(tables), RAW, name=lambda row: str(row[3]))
         return
     _check_known(service, tables, without)
     rows = [one for table in tables for one in shares(table, without)]
     if without and env.output in ("text", "wide"):
         env.notice(_summary(tables, rows))
     columns = (*COLUMNS, *MOVED) if without else COLUMNS
-    env.emit("lut", [tuple(one)[: len(columns)] for one in rows], columns)
+    env.emit("lut", [tuple(one)[: len(columns)] for one in rows], columns, name=lambda row: str(row[2]))
 
 
 def _check_known(service: str, tables: Iterable[Table], without: Iterable[Backend]) -> None:

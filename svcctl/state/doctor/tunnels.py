@@ -10,7 +10,7 @@ from svcctl.host.capability import sysctl
 from svcctl.host.route import interface_to
 from svcctl.maps import catalog, enums
 from svcctl.maps.packet_layouts import TUNNEL_VNI
-from svcctl.model.constants import IPV4, IPV6, UDP
+from svcctl.model.constants import FAMILY_NAMES, IPV4, IPV6, UDP
 from svcctl.model.prefix import format_address
 from svcctl.state.doctor.line import FAIL, OK, WARN, Line
 
@@ -37,7 +37,7 @@ def tunnels(probe: Probe, reader: Reader) -> Line:
         text = f"{len(others)} other nodes are known, and no address of this one: nothing is tunnelled"
         return Line(name, WARN, text, "'svcctl load --node-address' gives this node's end")
     port = read_config(reader).tunnel_port
-    for look in (_lost_end, _same_network, _shared_port, _socket, _unreachable):
+    for look in (_lost_end, _same_network, _shared_port, _socket, _unreachable, _other_family):
         line = look(name, reader, port)
         if line is not None:
             return line
@@ -110,6 +110,24 @@ def _unreachable(name: str, reader: Reader, port: int) -> Line | None:
         return Line(
             name, WARN, text, "'svcctl attach dev NAME --role host' takes packets out of tunnels there"
         )
+    return None
+
+
+def _other_family(name: str, reader: Reader, port: int) -> Line | None:
+    """A node that has an end of tunnels of a family in which this node has none."""
+    from svcctl.maps import layouts
+    from svcctl.state.nodes import ends_of, read_values, tunnel_ends
+
+    own = {family for family, _ in tunnel_ends(reader)}
+    for family in {IPV4, IPV6} - own:
+        there = [
+            layouts.text(value.name)
+            for value in read_values(reader).values()
+            if any(each == family for each, _ in ends_of(value))
+        ]
+        if there:
+            text = f"{_some(there)}: no {FAMILY_NAMES[family]} tunnel, as this node has no end of that family"
+            return Line(name, WARN, text, "'svcctl load --node-address' gives it one of each family")
     return None
 
 
