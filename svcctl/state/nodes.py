@@ -181,6 +181,7 @@ def plan(
     numbers = dict(have.numbers)
     nodes = dict(have.nodes)
     values, gone = {}, []
+    taken = set(numbers.values())
     for step in steps:
         if step.action == UNCHANGED:
             continue
@@ -190,7 +191,8 @@ def plan(
             continue
         number = numbers.get(step.name)
         if number is None:
-            number = numbers[step.name] = number_for(step.name, set(numbers.values()) | set(gone))
+            number = numbers[step.name] = number_for(step.name, taken)
+            taken.add(number)
         nodes[step.name] = step.want
         old = have.nodes.get(step.name)
         if old is None or value_of(old) != value_of(step.want):
