@@ -19,6 +19,7 @@ from svcctl.cli.options import Argument, Command
 from svcctl.cli.registry import COMMANDS
 from svcctl.cli.root import root
 from svcctl.errors import Exit
+from svcctl.maps import enums
 from tests.lib.cli import ROOT, all_commands, is_written
 
 if TYPE_CHECKING:
@@ -170,6 +171,12 @@ def test_groff_has_nothing_to_say(page: Path) -> None:
     first_lines = plain(page).split("\n")[:6]
     assert any(line.startswith(".TH SVCCTL") for line in first_lines)
     assert re.search(r"^\.SH NAME\n" + page.stem + r" - ", plain(page), re.M)
+
+
+def test_what_is_counted_is_explained() -> None:
+    text = plain(MAN / "svcctl-metrics.8")
+    for name in (*enums.DROP_REASONS, *enums.PACKET_EVENTS):
+        assert f".TP\n.B {name}\n" in text
 
 
 def _mentions(text: str) -> set[str]:

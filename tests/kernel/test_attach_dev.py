@@ -488,7 +488,7 @@ def test_mtu(one: Pod, state: World) -> None:
         (9000, ("upgrade", "--force")),
     ):
         sh(f"ip link set veth1 mtu {mtu}")
-        assert "says otherwise" in svc("check", code=1).out
+        assert f"says otherwise: its MTU is {mtu}, no longer" in svc("check", code=1).out
         svc(*words)
         assert mtus() == {one.ifindex: mtu}
         sound()

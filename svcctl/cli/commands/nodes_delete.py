@@ -17,6 +17,7 @@ def command(env: Env, names: tuple[str, ...]) -> None:
     """Forget nodes of the cluster: nothing is tunnelled there any more, and nothing taken from there.
 
     A backend at their addresses is then reached as any other host is, with this node's address as the client's.
+    Connections that go through a tunnel stop; neither end is told.
     """
     from svcctl.cli.access import planning
     from svcctl.cli.node_params import change_of

@@ -159,18 +159,18 @@ def _table(
     for ifindex in sorted(table.keys() | wanted.keys()):
         if ifindex in gone or table.get(ifindex) == wanted.get(ifindex):
             continue
-        what = (
-            "does not have it"
-            if ifindex not in table
-            else "has it"
-            if ifindex not in wanted
-            else "says otherwise"
-        )
+        have, want = table.get(ifindex), wanted.get(ifindex)
+        if have is None or want is None:
+            what = "does not have it" if have is None else "has it"
+        elif have.mtu != want.mtu:
+            what = f"says otherwise: its MTU is {want.mtu}, no longer {have.mtu}"
+        else:
+            what = "says otherwise"
         name = there[ifindex].name if ifindex in there else f"#{ifindex}"
         yield Finding(
             "attachments",
             f"interface {name}: the programs' table {what}",
-            partial(devices.put_table, writer, ifindex, wanted.get(ifindex)),
+            partial(devices.put_table, writer, ifindex, want),
         )
 
 
