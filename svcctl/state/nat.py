@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.maps import enums
+from svcctl.maps import catalog, enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32, text
 from svcctl.maps.service_layouts import (
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
     from svcctl.state.session import State
 
-SERVES, REFUSES, DROPS, BLOCKS, BROKEN = "serves", "refuses", "drops", "blocks", "broken"
-"""What becomes of a connection. BLOCKS: another port of a service's address; BROKEN: it leads nowhere."""
+SERVES, REFUSES, DROPS, FILTERS = "serves", "refuses", "drops", "filters"
+BLOCKS, BROKEN = "blocks", "broken"
+"""What becomes of a connection. FILTERS: packets of those it admits are served, sockets are not; BLOCKS: another port
+of a service's address; BROKEN: it leads nowhere."""
 
 _FLAGS = sum(enums.FRONTEND_FLAG.values())
 
@@ -85,6 +87,7 @@ class Reader:
     def __init__(self, state: State, *, bulk: bool) -> None:
         self.state = state
         self._bulk = bulk
+        self._has_packets = state.has_half(catalog.PACKETS)
         self._whole: dict[str, dict[bytes, bytes]] = {}
         self._shares: dict[int, tuple[Share, ...]] = {}
 
@@ -112,13 +115,14 @@ class Reader:
             result = BLOCKS
         elif block is None:
             result = BROKEN
-        elif flags & enums.FRONTEND_FILTERED:
+        elif flags & enums.FRONTEND_FILTERED and not self._has_packets:
             result = DROPS
         elif not block.slots:
             result = DROPS if block.verdict else REFUSES
         else:
             found = self.shares_of(block)
-            result = SERVES if found and all(one.backend for one in found) else BROKEN
+            good = FILTERS if flags & enums.FRONTEND_FILTERED else SERVES
+            result = good if found and all(one.backend for one in found) else BROKEN
         return Route(frontend, flags, word.lane, "local" if local else "cluster", block, name, result, found)
 
     def block(self, lane: int, *, local: bool) -> Block | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from svcctl.maps import catalog
 from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import BACKEND, SERVICE_STATS, ServiceStats
 from svcctl.model.constants import FAMILY_NAMES
@@ -34,8 +35,9 @@ FLAG_NAMES = (
 )
 """What a frontend's flags are called, in the order they are shown."""
 
-SERVES, REFUSES, DROPS = "serves", "refuses", "drops"
-"""What becomes of a new connection: a backend gets it, there is none, or a rule says that nobody is to."""
+SERVES, REFUSES, DROPS, FILTERS = "serves", "refuses", "drops", "filters"
+"""What becomes of a new connection: a backend gets it, there is none, a rule says that nobody is to, or source ranges
+tell, which the packet path goes by and sockets cannot obey."""
 
 
 def find_services(state: State, name: str | None, noun: str) -> dict[str, Stored]:
@@ -114,6 +116,7 @@ def service_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]
 def frontend_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]]:
     """One row a frontend, by address: (frontend, kind, service, backends that answer, result, flags)."""
     found = []
+    has_packets = state.has_half(catalog.PACKETS)
     for one in find_services(state, name, "frontends").values():
         service = one.service
         lanes = {lane.family: lane for lane in blocks_of(service)}
@@ -128,18 +131,18 @@ def frontend_rows(state: State, name: str | None = None) -> list[tuple[Any, ...]
                 KIND_NAMES.get(each.kind, str(each.kind)),
                 service.name,
                 len(chosen.members),
-                _result(chosen, flags),
+                _result(chosen, flags, has_packets=has_packets),
                 names or None,
             )
             found.append((each.frontend, row))
     return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
-def _result(chosen: BackendSet, flags: int) -> str:
-    if flags & FRONTEND_FILTERED:
+def _result(chosen: BackendSet, flags: int, *, has_packets: bool) -> str:
+    if flags & FRONTEND_FILTERED and not has_packets:
         return DROPS
     if chosen.members:
-        return SERVES
+        return FILTERS if flags & FRONTEND_FILTERED else SERVES
     return DROPS if chosen.verdict else REFUSES
 
 

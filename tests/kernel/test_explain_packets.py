@@ -203,6 +203,9 @@ def test_source_ranges(world: World) -> None:
         with client.socket() as stream:
             stream.connect(("203.0.113.1", 80))
             listener.accept()[0].close()
+        for noun in ("frontends", "nat"):
+            (row,) = svc(noun, "-o", "json").json[noun]
+            assert row["result"] == "filters", row
         text = svc("explain", "203.0.113.1:80/tcp").out
         assert f"sources     admitted are 0.0.0.0/1, {wide}, 128.0.0.0/1\n" in text
         (whole,) = svc("explain", "203.0.113.1:80/tcp", "-o", "json").json["explain"]

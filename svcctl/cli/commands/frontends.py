@@ -36,11 +36,12 @@ COLUMNS = (
 def command(env: Env, service: str | None) -> None:
     """List the addresses of services, how many backends answer there and what a new connection meets.
 
-    RESULT: serves; refuses, without a backend; drops, because a rule says that nobody is served. FLAGS: local,
-    only backends of this node; host, only for sockets of the node's own namespace; filtered, it has source
-    ranges, which sockets cannot obey; outside-local, clients outside get only backends of this node; dsr, backends
-    on other nodes answer those by themselves; block, other ports of the address are refused. Where the balancer is not
-    attached nobody is served, and a notice says so.
+    RESULT: serves; refuses, without a backend; drops, because a rule says that nobody is served; filters, the
+    packet path serves those whom source ranges admit, and sockets are not served. FLAGS: local, only backends of
+    this node; host, only for sockets of the node's own namespace; filtered, it has source ranges; outside-local,
+    clients outside get only backends of this node; dsr, backends on other nodes answer those by themselves; block,
+    other ports of the address are refused. Where the balancer is not attached nobody is served, and a notice says
+    so.
     """
     from svcctl.cli.access import reading
     from svcctl.cli.service_commands import say_fault

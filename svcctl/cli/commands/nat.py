@@ -38,8 +38,9 @@ def command(env: Env, service: str | None) -> None:
     exact share of each.
 
     This is read from the maps that the programs read, not from what commands noted. RESULT: serves; refuses or
-    drops, without a backend or by rule; blocks, other ports of a service's address; broken, it leads nowhere,
-    which 'svcctl check' explains. Where the balancer is not attached nobody obeys them, and a notice says so.
+    drops, without a backend or by rule; filters, packets of those whom source ranges admit are served, and sockets are
+    not; blocks, other ports of a service's address; broken, it leads nowhere, which 'svcctl check' explains. Where the
+    balancer is not attached nobody obeys them, and a notice says so.
     """
     from svcctl.cli.access import reading
     from svcctl.cli.service_commands import say_fault
