@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from socket import AF_INET, AF_INET6
+from typing import Any
 
 import pytest
 
@@ -90,34 +91,31 @@ from tests.lib.world import World
 def test_every_program_for_outside(world: World) -> None:
     """Each family, TCP and UDP, by a tunnel and straight back; too big, too far, to nobody, and from another node."""
     del world
-    kind_of = {"kind": "load-balancer"}
+    balanced: dict[str, Any] = {"kind": "load-balancer"}
+    maglev: dict[str, Any] = {"algorithm": "maglev", "table_size": 251}
     with bed(1, 1, 0, source_check=2) as made:
         first, second, third = made.nodes
+        pod = second.pods[0]
+        places = {80: 30080, 82: 30082}
+        for (port, node_port), mode in zip(places.items(), ("tunnel", "dsr"), strict=True):
+            fronts = at(VIP, VIP6, port=port)
+            made.service(
+                mode, *fronts, backends=backend_of(pod), node_port=node_port, external_mode=mode, **balanced, **maglev
+            )  # fmt: skip
+        made.service("none", *at(VIP, VIP6, port=83), backends=[], nodes=[first], **balanced)
+        lost = at(VIP, VIP6, port=81)
+        made.service("lost", *lost, backends=backend_of(pod), nodes=[first], **balanced)
+        made.service("lost", *lost, backends=backend_of(first.pods[0]), nodes=[second], **balanced)
         for family, vip in ((AF_INET, VIP), (AF_INET6, VIP6)):
-            for mode in ("tunnel", "dsr"):
-                made.service(
-                    "web", *at(VIP, VIP6), backends=backend_of(second.pods[0]), kind="load-balancer",
-                    node_port=30080, algorithm="maglev", table_size=251, external_mode=mode,
-                )  # fmt: skip
-                for kind in ("tcp", "udp"):
-                    with second.pods[0].listen(8080, kind, family) as listener:
-                        talk(made.client, kind, listener, (first.own(family), 30080))
-                        made.route(third)
-                        talk(made.client, kind, listener, (vip, 80))
-                        made.route(first)
-                made.delete("web")
-            made.service("none", *at(VIP, VIP6), backends=[], kind="load-balancer")
-            made.service(
-                "lost", *at(VIP, VIP6, port=81), backends=backend_of(second.pods[0]), nodes=[first], **kind_of
-            )
-            made.service(
-                "lost", *at(VIP, VIP6, port=81), backends=backend_of(first.pods[0]), nodes=[second], **kind_of
-            )
             for kind in ("tcp", "udp"):
-                assert refusal(made.client, kind, family, (vip, 80)) == "refused"
-                assert refusal(made.client, kind, family, (vip, 81)) == "refused"
-            made.delete("none", "lost", nodes=[first, second])
-            made.delete("none", nodes=[third])
+                with pod.listen(8080, kind, family) as listener:
+                    for port, node_port in places.items():
+                        talk(made.client, kind, listener, (first.own(family), node_port))
+                        made.route(third)
+                        talk(made.client, kind, listener, (vip, port))
+                        made.route(first)
+                for port in (81, 83):
+                    assert refusal(made.client, kind, family, (vip, port)) == "refused"
         assert first.event("too_big") > 0
         assert {name for node in made.nodes for name in node.counters()} <= {
             "opened", "answered", "tunnelled", "from_tunnel", "too_big", "drop too_big", "rejected", "icmp",
