@@ -30,9 +30,14 @@ static __always_inline __u32 check_offset(__u8 protocol)
 static __always_inline int parse_quote(struct __sk_buff *skb,
 				       const struct packet *p, struct quote *q)
 {
-	__u16 ports[2];
+	__u16 ports[2], length;
+	/* What follows the end that the IP header tells is no part of it. */
+	__u32 end = ETH_HEADER;
 
 	q->at = p->l4 + ICMP_HEADER;
+	if (bpf_skb_load_bytes(skb, ETH_HEADER + (p->is_v6 ? 4 : 2), &length, 2))
+		return 0;
+	end += bpf_ntohs(length) + (p->is_v6 ? V6_HEADER : 0);
 	if (p->is_v6) {
 		struct v6_header ip;
 
@@ -56,11 +61,12 @@ static __always_inline int parse_quote(struct __sk_buff *skb,
 		q->l4 = q->at + (ip.version_length & 0xf) * 4;
 	}
 	if ((q->key.protocol != IPPROTO_TCP && q->key.protocol != IPPROTO_UDP) ||
-	    bpf_skb_load_bytes(skb, q->l4, ports, 4))
+	    q->l4 + 8 > end || bpf_skb_load_bytes(skb, q->l4, ports, 4))
 		return 0;
 	q->key.source_port = bpf_ntohs(ports[1]);
 	q->key.destination_port = bpf_ntohs(ports[0]);
-	if (!bpf_skb_load_bytes(skb, q->l4 + check_offset(q->key.protocol),
+	if (q->l4 + check_offset(q->key.protocol) + 2 <= end &&
+	    !bpf_skb_load_bytes(skb, q->l4 + check_offset(q->key.protocol),
 				&q->transport_check, 2))
 		q->has_check = q->transport_check ||
 			       q->key.protocol == IPPROTO_TCP;

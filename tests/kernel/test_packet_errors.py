@@ -122,6 +122,22 @@ def _errors(path: PacketPath, kind: type[Packet], short: bool, options: bool) ->
             assert path.run("to_workload", frame) == (PASS, frame)
 
 
+@pytest.mark.parametrize("kind", [TCP, UDP])
+def test_what_lies_beyond_the_end_is_no_quote(path: PacketPath, kind: type[Packet]) -> None:
+    """A frame may be longer than its packet: a checksum is not looked for in the padding."""
+    for family, client, vip, backend in ((4, CLIENT, VIP, BACKEND), (6, CLIENT6, VIP6, BACKEND6)):
+        open_flow(path, kind, family)
+        ip = IP(src=client, dst=backend) if family == 4 else IPv6(src=client, dst=backend)
+        about = Raw(bytes(ip / kind(sport=5000, dport=8080))[: 28 if family == 4 else 48])
+        outer = IP(src=ROUTER, dst=client) if family == 4 else IPv6(src=ROUTER6, dst=client)
+        error = ICMP(type=3, code=4, nexthopmtu=1300) if family == 4 else ICMPv6PacketTooBig(mtu=1300)
+        frame, padding = ether(outer, error, about), bytes(range(1, 15))
+        verdict, out = path.run("to_workload", frame)
+        check(out)
+        assert (verdict, quoted(out)) == (PASS, (client, 5000, vip, 80))
+        assert path.run("to_workload", frame + padding) == (PASS, out + padding)
+
+
 def test_other_icmp_is_not_touched(path: PacketPath) -> None:
     """Echo, redirects, errors about errors, errors cut short."""
     open_flow(path, UDP, 4)
