@@ -10,12 +10,13 @@ from svcctl.cli.params import FILE, WORD, Word
 from svcctl.errors import SvcctlError, UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from svcctl.cli.env import Env
     from svcctl.model.apply_plan import ApplyPlan
     from svcctl.model.desired import Desired, Notice
     from svcctl.model.prefix import Prefix
+    from svcctl.model.service import Service
     from svcctl.model.sources.options import Options
     from svcctl.state.apply import Prepared
     from svcctl.state.writer import Writer
@@ -224,46 +225,37 @@ def _count(number: int, what: str) -> str:
 
 def changes_of(plan: ApplyPlan, *, unchanged: bool = True) -> Iterator[dict[str, Any]]:
     """Every object of a plan: kind, name, action, owner, note, and what of it changes."""
-    from svcctl.model.apply_plan import CHANGED, UNCHANGED
+    from svcctl.model.apply_plan import CHANGED
+    from svcctl.model.node import difference
     from svcctl.model.service_plan import diff, lines
 
-    for step in plan.services:
-        if step.action == UNCHANGED and not unchanged:
-            continue
-        some = step.want or step.have
-        assert some is not None
-        details = None
-        if step.have is not None and step.want is not None and step.action != UNCHANGED:
-            details = lines(diff(step.have, step.want), step.name) or None
-        yield {
-            "action": step.action,
-            "kind": "service",
-            "name": step.name,
-            "owner": some.owner or None,
-            "note": step.note or None,
-            "details": details,
-        }
+    def service_details(have: Service, want: Service) -> list[str]:
+        return lines(diff(have, want), want.name)
+
+    yield from _objects("service", plan.services, unchanged, service_details)
     yield from _bindings(plan, unchanged)
-    yield from _nodes(plan, unchanged)
+    yield from _objects("node", plan.nodes.steps, unchanged, difference)
     for setting, note in plan.settings:
         yield {"action": CHANGED, "kind": "setting", "name": setting, "owner": None, "note": note}
 
 
-def _nodes(plan: ApplyPlan, unchanged: bool) -> Iterator[dict[str, Any]]:
+def _objects(
+    kind: str, steps: Iterable[Any], unchanged: bool, details_of: Callable[[Any, Any], list[str]]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a kind of objects, whose steps all have the same fields."""
     from svcctl.model.apply_plan import UNCHANGED
-    from svcctl.model.node import difference
 
-    for step in plan.nodes.steps:
+    for step in steps:
         if step.action == UNCHANGED and not unchanged:
             continue
         some = step.want or step.have
         assert some is not None
         details = None
         if step.have is not None and step.want is not None and step.action != UNCHANGED:
-            details = difference(step.have, step.want) or None
+            details = details_of(step.have, step.want) or None
         yield {
             "action": step.action,
-            "kind": "node",
+            "kind": kind,
             "name": step.name,
             "owner": some.owner or None,
             "note": step.note or None,
