@@ -54,8 +54,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remember what was there before, in the process that started first."""
-    if _first_process(session.config):
+    """Remember what was there before, in the process that started first.
+
+    Not when it only collects: it leaves nothing behind, and may run beside a session that makes things meanwhile.
+    """
+    if _first_process(session.config) and not session.config.option.collectonly:
         session.config.stash[_before] = guard.leavings()
 
 

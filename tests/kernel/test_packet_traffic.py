@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from socket import AF_INET
 
 import pytest
@@ -134,9 +135,9 @@ def test_affinity_of_an_address(cluster: Cluster, family: int) -> None:
         for listener in (one, other):
             listener.setblocking(False)
         taken: Counter[str] = Counter()
-        for _ in range(20):
-            with client.socket("udp", family) as sender:
-                sender.sendto(b"?", (vip, 80))
+        with ExitStack() as senders:  # all open at once: a source port that comes again is no new connection
+            for _ in range(20):
+                senders.enter_context(client.socket("udp", family)).sendto(b"?", (vip, 80))
         until = time.monotonic() + 60
         while taken.total() < 20 and time.monotonic() < until:
             for name, listener in (("first", one), ("second", other)):
