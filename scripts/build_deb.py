@@ -34,7 +34,7 @@ Architecture: all
 Maintainer: {maintainer}
 Installed-Size: {size}
 Depends: python3:any (>= 3.11~), python3-click (>= 8.1), libbpf1 (>= 1:1.1)
-Recommends: python3-rich, python3-pyroute2, python3-yaml
+Recommends: python3-rich, python3-pyroute2, python3-yaml, netbase
 Suggests: kubernetes-client
 Description: steer connections on a Linux host with eBPF, without a daemon
  svcctl decides which socket gets an incoming connection, by label: any

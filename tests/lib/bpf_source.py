@@ -26,6 +26,12 @@ def clang() -> str:
     pytest.skip("needs clang")
 
 
+def clang_version() -> int:
+    """The compiler's major version."""
+    told = subprocess.run([clang(), "-dumpversion"], capture_output=True, text=True, check=True).stdout
+    return int(told.partition(".")[0])
+
+
 def compile_bpf(source: str, directory: Path, name: str = "trial", *, big_endian: bool = False) -> str:
     """Compile C text, after the usual includes, to `name`.bpf.o; the path of that.
 

@@ -10,7 +10,7 @@ import pytest
 
 from svcctl.bpf.btf import Btf
 from svcctl.bpf.errors import BpfError
-from tests.lib.bpf_source import compile_bpf
+from tests.lib.bpf_source import clang_version, compile_bpf
 
 SOURCE = """
 struct inner { __u8 low; __u8 high; };
@@ -91,8 +91,11 @@ def test_struct(btf: Btf) -> None:
 
 def test_enum(btf: Btf) -> None:
     assert btf.enum("reason") == {"REASON_NONE": 0, "REASON_FULL": 7, "REASON_LAST": 8}
-    assert btf.enum("signed_one") == {"BELOW": -2, "ABOVE": 3}
-    assert btf.enum("wide") == {"WIDE_SMALL": 1, "WIDE_LARGE": 1 << 32}
+    if clang_version() >= 15:  # older compilers write neither signs nor 64 bits
+        assert btf.enum("signed_one") == {"BELOW": -2, "ABOVE": 3}
+        assert btf.enum("wide") == {"WIDE_SMALL": 1, "WIDE_LARGE": 1 << 32}
+    else:
+        assert btf.enum("signed_one") == {"BELOW": 0xFFFFFFFE, "ABOVE": 3}
     with pytest.raises(KeyError):
         btf.enum("layout")
 
