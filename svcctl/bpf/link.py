@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import byref, c_char, c_uint32
-from errno import ENOENT, ENOSPC
+from errno import EAGAIN, ENOENT, ENOSPC
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,7 +113,10 @@ def _decode(raw: bytes) -> LinkInfo:
 
 
 def iter_links() -> Iterator[LinkInfo]:
-    """All links of the host, by rising id. Needs CAP_SYS_ADMIN. Links that go meanwhile are left out."""
+    """All links of the host, by rising id. Needs CAP_SYS_ADMIN.
+
+    Links that go meanwhile are left out, and those that somebody is making (EAGAIN: they have an id already).
+    """
     number = c_uint32(0)
     while True:
         result = require("bpf_link_get_next_id")(number.value, byref(number))
@@ -124,7 +127,7 @@ def iter_links() -> Iterator[LinkInfo]:
             with Link.open_id(number.value) as link:
                 info = link.info
         except BpfError as problem:
-            if problem.errno != ENOENT:
+            if problem.errno not in (ENOENT, EAGAIN):
                 raise
         else:
             yield info

@@ -129,6 +129,28 @@ def test_netns_link(world: World, programs: dict[str, Program], netns: int) -> N
     assert query_programs(netns, c.SK_LOOKUP) == []
 
 
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EAGAIN])
+def test_a_link_that_goes_or_comes_meanwhile(
+    programs: dict[str, Program], netns: int, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The host is everybody's. EAGAIN: somebody is making it, and it has an id before it is there."""
+    opened = Link.open_id
+
+    def open_id(which: int) -> Link:
+        if which == other.info.id:
+            raise BpfError(number, "open", "link")
+        return opened(which)
+
+    with (
+        Link.create(programs["pass"], netns, c.SK_LOOKUP) as link,
+        Link.create(programs["choose"], netns, c.SK_LOOKUP) as other,
+    ):
+        monkeypatch.setattr(Link, "open_id", open_id)
+        found = [one.id for one in iter_links()]
+        assert link.info.id in found
+        assert other.info.id not in found
+
+
 def test_compare_and_swap(programs: dict[str, Program], netns: int) -> None:
     with Link.create(programs["pass"], netns, c.SK_LOOKUP) as link:
         with pytest.raises(BpfError) as caught:
@@ -230,7 +252,7 @@ def test_program_info(world: World, programs: dict[str, Program], loaded: Object
     assert info.btf_id > 0
     with open("/proc/uptime", encoding="ascii") as uptime:
         age = float(uptime.read().split()[0]) - info.load_time_ns / 1e9
-    assert -1 < age < 60
+    assert -1 < age < 600
     for read_only in (False, True):
         with Program.open_pinned(path, read_only=read_only) as again:
             assert again.info.id == info.id
@@ -252,7 +274,7 @@ def test_run_sk_lookup(programs: dict[str, Program], loaded: Object) -> None:
         assert len(done.ctx) in (len(context), len(context) + 8)
         assert done.ctx[:8] == cookie
         assert done.data == b""
-        assert 0 < done.duration_ns < 1_000_000
+        assert 0 < done.duration_ns < 1_000_000_000
     with pytest.raises(BpfError) as caught:
         programs["pass"].test_run(b"")
     assert caught.value.errno == errno.EINVAL
