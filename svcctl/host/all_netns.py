@@ -17,9 +17,9 @@ _KTHREADD = "/proc/2/ns/net"
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
 
 
-def mounted_anywhere() -> set[int]:
-    """Inodes of the network namespaces that a mount keeps, in whatever mount namespace has a process."""
-    inodes: set[int] = set()
+def mounted_anywhere() -> dict[int, str]:
+    """Network namespaces that a mount keeps, in whatever mount namespace has a process: inode -> a path to it."""
+    paths: dict[int, str] = {}
     seen: set[str] = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -30,13 +30,17 @@ def mounted_anywhere() -> set[int]:
                 continue
             with open(f"/proc/{name}/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
                 for line in lines:
-                    root = line.split(" ", 4)[3] if " - nsfs " in line else ""
-                    if root.startswith("net:["):
-                        inodes.add(int(root[5:-1]))
+                    fields = line.split(" ", 5) if " - nsfs " in line else []
+                    if fields and fields[3].startswith("net:["):
+                        paths[int(fields[3][5:-1])] = f"/proc/{name}/root{_unescape(fields[4])}"
             seen.add(mounts)
         except (OSError, ValueError):
             continue
-    return inodes
+    return paths
+
+
+def _unescape(path: str) -> str:
+    return path.replace("\\040", " ")
 
 
 class Namespaces:
@@ -89,18 +93,26 @@ class Namespaces:
 
     def _of_process(self, name: str, thorough: bool) -> None:
         try:
-            self._note(f"/proc/{name}/ns/net")
+            self._note_if_there(f"/proc/{name}/ns/net")
             threads = os.listdir(f"/proc/{name}/task")
             for thread in threads if len(threads) > 1 else ():
-                self._note(f"/proc/{name}/task/{thread}/ns/net")
-            if thorough:
-                for fd in os.listdir(f"/proc/{name}/fd"):
-                    if os.readlink(f"/proc/{name}/fd/{fd}").startswith("net:["):
-                        self._note(f"/proc/{name}/fd/{fd}")
+                self._note_if_there(f"/proc/{name}/task/{thread}/ns/net")
+            for fd in os.listdir(f"/proc/{name}/fd") if thorough else ():
+                self._note_if_there(f"/proc/{name}/fd/{fd}", "net:[")
         except PermissionError:
             self.unseen.append(int(name))
         except OSError:
             pass  # it has ended
+
+    def _note_if_there(self, path: str, link: str = "") -> None:
+        """A thread that has ended and a descriptor that was closed meanwhile say nothing of the process's others."""
+        try:
+            if not link or os.readlink(path).startswith(link):
+                self._note(path)
+        except PermissionError:
+            raise
+        except OSError:
+            pass
 
     def _mounted(self) -> None:
         try:
@@ -111,6 +123,6 @@ class Namespaces:
         for fields in mounts:
             if fields[3].startswith("net:["):
                 try:
-                    self._note(fields[4].replace("\\040", " "))
+                    self._note(_unescape(fields[4]))
                 except OSError:
                     continue

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LOOKS = 2
 """A process that is in the namespace may end while another, which was not there yet, goes on in it."""
+TRIES = 10
+"""The kernel uses inode numbers again at once: what was found with this one may end before it is looked at."""
 
 
 def is_dead(path: str, inode: int) -> bool | None:
@@ -29,17 +31,35 @@ def is_dead(path: str, inode: int) -> bool | None:
     cookie = _recorded_cookie(path)
     if cookie is None:
         return None
-    where = namespaces.find(inode)
-    if where is not None:
-        return _is_other(where, inode, cookie)
-    for _ in range(LOOKS):
-        found = Namespaces(thorough=True)
-        for where in found.paths.get(inode, ()):
-            verdict = _is_other(where, inode, cookie)
+    clean = 0
+    for _ in range(TRIES):
+        where = namespaces.find(inode)
+        paths = [where] if where is not None else []
+        if not paths:
+            found = Namespaces(thorough=True)
+            if not found.complete:
+                return None
+            paths = found.paths.get(inode) or [mounted_anywhere().get(inode, "")]
+        for one in filter(None, paths):
+            verdict = _is_other(one, inode, cookie)
             if verdict is not None:
                 return verdict
-        if not found.complete or inode in found.paths or inode in mounted_anywhere():
-            return None
+        clean += paths == [""]
+        if clean == LOOKS:
+            return True
+    return None
+
+
+def lives(path: str, inode: int) -> bool:
+    """Whether the namespace of a directory is to be seen in a process or mount here; True if nobody can tell."""
+    cookie = _recorded_cookie(path)
+    for _ in range(TRIES):
+        where = namespaces.find(inode)
+        if where is None:
+            return False
+        verdict = None if cookie is None else _is_other(where, inode, cookie)
+        if verdict is not None:
+            return not verdict
     return True
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from svcctl.bpf.errors import BpfError
-from svcctl.errors import PermissionProblem, SvcctlError
+from svcctl.errors import PermissionProblem
 from svcctl.host import flock
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog
@@ -142,7 +142,7 @@ def dead_directories(place: Place) -> list[str]:
 def judge_directories(place: Place) -> list[tuple[str, bool | None]]:
     """Each state directory under the root, and whether its network namespace is gone; None: there is no telling."""
     from svcctl.bpf.link import Link
-    from svcctl.state.liveness import is_dead
+    from svcctl.state.liveness import is_dead, lives
 
     found: list[tuple[str, bool | None]] = []
     for name in sorted(os.listdir(place.bpffs)):
@@ -156,23 +156,6 @@ def judge_directories(place: Place) -> list[tuple[str, bool | None]]:
         except (BpfError, OSError):
             found.append((path, is_dead(path, inode)))
             continue
-        gone = target is not None and target != inode and not (target == 0 and _lives(path, inode))
+        gone = target is not None and target != inode and not (target == 0 and lives(path, inode))
         found.append((path, gone))
     return found
-
-
-def _lives(path: str, inode: int) -> bool:
-    """Whether the namespace of a directory is still there, by its inode and its cookie."""
-    from svcctl.host import namespaces
-    from svcctl.maps import layouts
-    from svcctl.state.session import ZERO, open_map
-
-    where = namespaces.find(inode)
-    if where is None:
-        return False
-    try:
-        with Netns.open(where) as netns, open_map(f"{path}/meta", "meta", read_only=True) as opened:
-            meta = layouts.META.unpack(opened.lookup(ZERO) or bytes(layouts.META.size))
-            return netns.inode == inode and meta.netns_cookie in (0, netns.cookie())
-    except (SvcctlError, BpfError, OSError):
-        return True  # nobody can tell: keep it
