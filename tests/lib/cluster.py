@@ -73,7 +73,7 @@ def talk(client: Pod, listener: socket.socket, vip: str, family: int, source: st
         one.connect((vip, 80))
         server, peer = listener.accept()
         with server:
-            server.settimeout(30)
+            server.settimeout(60)
             assert peer[:2] == (source or client.own(family), one.getsockname()[1])
             assert one.getpeername()[:2] == (vip, 80)
             conversation(one, server)

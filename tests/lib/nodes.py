@@ -30,7 +30,17 @@ from svcctl.maps.packet_layouts import (
 from svcctl.maps.service_layouts import NODE_KEY, NodeKey
 from svcctl.model.constants import IPV4
 from svcctl.model.prefix import parse_prefix
-from tests.lib.pods import Namespace, Pod, batch, place, quiet_addresses, setting, switch_offloads
+from tests.lib.pods import (
+    Namespace,
+    Pod,
+    all_icmp,
+    await_running,
+    batch,
+    place,
+    quiet_addresses,
+    setting,
+    switch_offloads,
+)
 from tests.lib.svc import Ran, svc
 from tests.lib.world import World
 
@@ -65,6 +75,13 @@ class Host(Namespace):
                 f"route add default via {network}.1",
                 f"route add default via {network6}::1",
             )
+        self.await_running()
+
+    def await_running(self) -> None:
+        """Until both ends of its link carry packets."""
+        await_running(self.device)
+        with self.inside():
+            await_running(UPLINK)
 
     def run(self, *commands: str) -> None:
         """ip(8) commands in it."""
@@ -278,6 +295,7 @@ class Bed:
     def mend(self, node: Node) -> None:
         """The contrary."""
         batch(f"link set {node.device} up", *node.routes())
+        node.await_running()
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Of every node, for messages."""
@@ -328,6 +346,7 @@ def bed(*pods: int, mtu: int = 1500, pod_mtu: int = 1500, source_check: int = 1)
     setting("net/ipv4/ip_forward", "1")
     setting("net/ipv6/conf/all/forwarding", "1")
     quiet_addresses()
+    all_icmp()
     for name in ("all", "default"):
         setting(f"net/ipv4/conf/{name}/rp_filter", "0")
     with contextlib.ExitStack() as stack:

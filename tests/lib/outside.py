@@ -81,7 +81,7 @@ def stream(
         one.connect(place)
         server, peer = listener.accept()
         with server:
-            server.settimeout(30)
+            server.settimeout(60)
             assert one.getpeername()[:2] == place
             own = one.getsockname()[:2]
             assert peer[0] == (source or own[0])

@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from socket import AF_INET, AF_INET6
 
 from svcctl.host.netns import Netns
+from tests.lib.until import until
 from tests.lib.world import CLONE_NEWNET, _check, _libc, _loopback_up, sh
 
 Socket = socket.socket
-SIOCETHTOOL = 0x8946
+SIOCGIFFLAGS, SIOCETHTOOL = 0x8913, 0x8946
+IFF_RUNNING = 0x40
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
 
 
@@ -34,6 +36,7 @@ class Namespace:
             _check(_libc.unshare(CLONE_NEWNET), "unshare")
             _loopback_up()
             quiet_addresses()
+            all_icmp()
             self.netns = Netns.open("/proc/thread-self/ns/net")
             _check(_libc.setns(home, CLONE_NEWNET), "setns")
         finally:
@@ -49,10 +52,10 @@ class Namespace:
         return self.address6 if family == AF_INET6 else self.address
 
     def socket(self, kind: str = "tcp", family: int = AF_INET) -> Socket:
-        """A socket in it that waits thirty seconds at most."""
+        """A socket in it that waits a minute at most."""
         with self.inside():
             one = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
-        one.settimeout(30)
+        one.settimeout(60)
         return one
 
     def listen(self, port: int, kind: str = "tcp", family: int = AF_INET) -> Socket:
@@ -97,6 +100,8 @@ class Pod(Namespace):
                 f"route add default via {GATEWAY} dev eth0 onlink",
                 f"route add default via {GATEWAY6} dev eth0",
             )
+            await_running("eth0")
+        await_running(self.device)
         self.ifindex = socket.if_nametoindex(self.device)
 
     def offloads(self, on: bool) -> None:
@@ -134,6 +139,24 @@ def quiet_addresses() -> None:
         setting(f"net/ipv6/conf/{name}/accept_dad", "0")
 
 
+def all_icmp() -> None:
+    """ICMP errors are not limited: the limits are per peer, before Linux 6.12 some are of the whole machine, too."""
+    setting("net/ipv4/icmp_ratemask", "0")
+    setting("net/ipv6/icmp/ratemask", "127")  # one type that nobody sends
+
+
+def await_running(device: str) -> None:
+    """Until an interface that was set up carries packets: the kernel drops them until it has noted its carrier."""
+    with socket.socket(AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sH22x", device.encode(), 0)
+        until(
+            lambda: (
+                struct.unpack_from("16xH", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request))[0] & IFF_RUNNING
+            ),
+            device,
+        )
+
+
 def setting(name: str, value: str) -> None:
     """Write a sysctl of the calling thread's namespace; /proc/sys shows that of whoever opens it."""
     with open(f"/proc/sys/{name}", "w", encoding="ascii") as file:
@@ -146,6 +169,7 @@ def pods(count: int) -> Iterator[list[Pod]]:
     setting("net/ipv4/ip_forward", "1")
     setting("net/ipv6/conf/all/forwarding", "1")
     quiet_addresses()
+    all_icmp()
     made: list[Pod] = []
     try:
         made.extend(Pod(number) for number in range(1, count + 1))

@@ -129,7 +129,7 @@ def told(one: socket.socket) -> Told | None:
 
 def await_error(one: socket.socket) -> Told:
     """The error that is to come."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         with contextlib.suppress(OSError):
             select.select([one], [], [], 0.2)

@@ -36,6 +36,14 @@ class Pod:
         """Run `ip` inside."""
         sh(f"nsenter -t {self.pid} -n ip {command}")
 
+    def runs(self) -> bool:
+        """Whether both ends carry packets: the kernel notes a carrier some time after the interface was set up."""
+        inside = sh(f"nsenter -t {self.pid} -n ip -j link show dev eth0").stdout
+        return all(
+            "LOWER_UP" in one["flags"] and one["operstate"] == "UP"
+            for one in (_link(self.host), *json.loads(inside))
+        )
+
     def received(self) -> int:
         """Packets that came out of the pod: what the host's end has received."""
         return int(_link(self.host)["stats64"]["rx"]["packets"])
@@ -67,6 +75,7 @@ def pod(host: str, *, number: int = 0, up: bool = True) -> Iterator[Pod]:
                 f"nsenter -t {one.pid} -n sh -c 'echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6;"
                 f" ip link set lo up; ip addr add 10.200.{number}.2/24 dev eth0 && ip link set eth0 up'"
             )
+            _wait(one.runs)
         try:
             yield one
         finally:
