@@ -147,12 +147,13 @@ class Edits(RuleBasedStateMachine):
 
 
 def served(services: dict[str, Service], where: str) -> set[Backend]:
-    """Backends that listen and that new connections to a frontend may get."""
+    """Backends that new connections to a frontend may get; none if one of them does not listen."""
     frontend = parse_frontend(where)
     listening = set(map(parse_backend, LISTENING))
     for one in services.values():
         if any(each.frontend == frontend for each in one.frontends):
-            return {member.backend for member in eligible(one.members, frontend.family)} & listening
+            found = {member.backend for member in eligible(one.members, frontend.family)}
+            return found if found <= listening else set()
     return set()
 
 

@@ -85,10 +85,10 @@ def test_largest_time_out(balanced: Balanced, backends: list[str]) -> None:
 
 def test_time_of_another_cpu(balanced: Balanced, backends: list[str]) -> None:
     """An entry used later than this CPU's idea of now counts."""
-    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=3)
+    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=3000)
     first = balanced.ask(VIP, 80)
     for _ in range(10):
-        age(balanced, -2.0)
+        age(balanced, -2000.0)
         assert balanced.ask(VIP, 80) == first
     assert balanced.stats("web").affinity == 10
 
@@ -96,8 +96,8 @@ def test_time_of_another_cpu(balanced: Balanced, backends: list[str]) -> None:
 def test_one_for_all_frontends(balanced: Balanced, backends: list[str]) -> None:
     """One entry a service, whatever frontend and protocol its client uses; another service has its own."""
     fronts = [f"{VIP}:80/tcp", f"{VIP}:81/tcp", "10.96.0.11:80/tcp", f"{VIP}:80/udp"]
-    balanced.add("web", *fronts, backends=backends, affinity=30)
-    balanced.add("other", f"{VIP}:82/tcp", backends=backends, affinity=30)
+    balanced.add("web", *fronts, backends=backends, affinity=3000)
+    balanced.add("other", f"{VIP}:82/tcp", backends=backends, affinity=3000)
     first = balanced.ask(VIP, 80)
     for _ in range(5):
         assert (
@@ -113,7 +113,7 @@ def test_both_families(balanced: Balanced) -> None:
     four = balanced.farm.many(6)
     balanced.world.sh("for n in 1 2 3 4 5 6; do ip address add 2001:db8:1::$n/128 dev lo nodad; done")
     six = [balanced.farm.open(f"2001:db8:1::{n}", 8080) for n in range(1, 7)]
-    balanced.add("web", f"{VIP}:80/tcp", f"[{VIP6}]:80/tcp", backends=four + six, affinity=30)
+    balanced.add("web", f"{VIP}:80/tcp", f"[{VIP6}]:80/tcp", backends=four + six, affinity=3000)
     found = {(balanced.ask(VIP, 80), balanced.ask(VIP6, 80)) for _ in range(10)}
     assert len(found) == 1
     assert len(rows(balanced)) == 2
@@ -121,7 +121,7 @@ def test_both_families(balanced: Balanced) -> None:
 
 def test_client_is_the_network_namespace(balanced: Balanced, backends: list[str]) -> None:
     """All sockets and processes of a namespace are one client, each other namespace is another."""
-    balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=30)
+    balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=3000)
     balanced.ask(VIP, 80, "udp")
     code = (
         f"s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.connect(('{VIP}', 80))\nkeep.append(s)\n"
@@ -144,7 +144,7 @@ def test_client_is_the_network_namespace(balanced: Balanced, backends: list[str]
 @pytest.mark.parametrize("how", ["draining", "down", "weight", "delete"])
 def test_backend_that_gets_no_more(balanced: Balanced, backends: list[str], how: str) -> None:
     """The next new connection goes elsewhere, and stays there when the first comes back. T20."""
-    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=30)
+    balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=3000)
     first = balanced.ask(VIP, 80)
     if how == "delete":
         svc("backend", "delete", "web", first)
@@ -162,7 +162,7 @@ def test_backend_that_gets_no_more(balanced: Balanced, backends: list[str], how:
 def test_local_and_cluster_block(balanced: Balanced, backends: list[str]) -> None:
     """A backend counts only if it is in the very block this connection selects from."""
     here, *others = backends
-    balanced.add("web", f"{VIP}:80/tcp", backends=others, affinity=30)
+    balanced.add("web", f"{VIP}:80/tcp", backends=others, affinity=3000)
     assert balanced.ask(VIP, 80) in others
     svc("backend", "add", "web", f"{here},local")
     svc("service", "set", "web", "--internal-policy", "local")
@@ -173,7 +173,7 @@ def test_changes_of_the_time_out(balanced: Balanced, backends: list[str]) -> Non
     balanced.add("web", f"{VIP}:80/tcp", backends=backends)
     assert len(balanced.ask_often(40, VIP, 80)) > 1
     assert rows(balanced) == []
-    svc("service", "set", "web", "--affinity", 30)
+    svc("service", "set", "web", "--affinity", 3000)
     assert len(balanced.ask_often(20, VIP, 80)) == 1
     svc("service", "set", "web", "--affinity", 0)
     assert len(balanced.ask_often(40, VIP, 80)) > 1
@@ -182,8 +182,8 @@ def test_changes_of_the_time_out(balanced: Balanced, backends: list[str]) -> Non
 def test_service_made_anew(balanced: Balanced, backends: list[str]) -> None:
     """The old service's entries mean nothing to the new one: clients are spread afresh."""
     found = set()
-    for _ in range(8):
-        balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=300)
+    for _ in range(20):
+        balanced.add("web", f"{VIP}:80/tcp", backends=backends, affinity=3000)
         found.add(balanced.ask(VIP, 80))
         svc("service", "delete", "web")
     assert len(found) > 1
@@ -191,7 +191,7 @@ def test_service_made_anew(balanced: Balanced, backends: list[str]) -> None:
 
 def test_connections_at_once(balanced: Balanced, backends: list[str]) -> None:
     """A client whose first connections come at the same moment has one backend all the same."""
-    balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=30)
+    balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=3000)
     gate = threading.Barrier(3)
     found: list[str] = []
 
@@ -218,18 +218,18 @@ def test_connections_at_once(balanced: Balanced, backends: list[str]) -> None:
 
 def test_udp_flow_and_affinity(balanced: Balanced, backends: list[str]) -> None:
     """A flow stays on its backend and keeps the client's affinity alive; a new connect goes by affinity."""
-    balanced.add("dns", f"{VIP}:53/udp", backends=backends, affinity=300)
+    balanced.add("dns", f"{VIP}:53/udp", backends=backends, affinity=3000)
     with balanced.socket("udp") as one:
         one.sendto(b"?", (VIP, 53))
         first = balanced.farm.taker("udp")
         for _ in range(4):
-            age(balanced, 250)
+            age(balanced, 2500)
             one.sendto(b"?", (VIP, 53))
             assert balanced.farm.taker("udp") == first
         assert balanced.ask(VIP, 53, "udp") == first  # of another socket
         # Expired, and taken over by another connection: the flow stays, a connect does not.
         for _ in range(50):
-            age(balanced, 400)
+            age(balanced, 3001)
             second = balanced.ask(VIP, 53, "udp")
             if second != first:
                 break
@@ -250,17 +250,17 @@ def test_udp_affinity_option(balanced: Balanced, backends: list[str]) -> None:
             return balanced.farm.taker("udp")
 
     assert len({send() for _ in range(40)}) > 1
-    svc("attach", "cgroup", balanced.cgroup, "--udp-affinity", 60)
+    svc("attach", "cgroup", balanced.cgroup, "--udp-affinity", 6000)
     assert len({send() for _ in range(20)}) == 1
     assert len(balanced.ask_often(40, VIP, 53)) > 1
     assert len(balanced.ask_often(40, VIP, 53, "udp")) > 1
-    age(balanced, 50)
+    age(balanced, 5000)
     first = send()
-    age(balanced, 50)
+    age(balanced, 5000)
     assert send() == first
     found = set()
     for _ in range(30):
-        age(balanced, 61)
+        age(balanced, 6001)
         found.add(send())
     assert len(found) > 1
     svc("attach", "cgroup", balanced.cgroup, "--udp-affinity", 0)
@@ -269,7 +269,7 @@ def test_udp_affinity_option(balanced: Balanced, backends: list[str]) -> None:
 
 def test_a_full_map_evicts_old_clients_only(balanced: Balanced, backends: list[str]) -> None:
     """10,000 uses of one existing entry evict nothing: they are written in place."""
-    balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=300)
+    balanced.add("web", f"{VIP}:80/udp", backends=backends, affinity=3000)
     balanced.client(VIP, 80, "udp").close()
     with Map.open_pinned(f"{balanced.state_dir}/affinity") as table:
         ((key, data),) = list(table.items())

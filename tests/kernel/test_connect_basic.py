@@ -271,7 +271,7 @@ def test_hairpin(balanced: Balanced) -> None:
     with balanced.socket() as one:
         one.bind(("127.0.1.1", 0))
         one.connect((VIP, 80))
-        accepted, source = balanced.farm.sockets[f"tcp {backend}"].accept()
+        accepted, source = balanced.farm.accept(backend)
         accepted.close()
         assert source == one.getsockname()
         assert one.getpeername() == (VIP, 80)

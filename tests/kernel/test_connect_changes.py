@@ -296,12 +296,12 @@ def test_shared_backends_outlive_one_service(balanced: Balanced) -> None:
     balanced.add("one", f"{VIP}:80/tcp", backends=backends)
     balanced.add("two", f"{VIP}:81/tcp", backends=backends)
     svc("backend", "delete", "one", backends[0])
-    assert set(balanced.ask_often(40, VIP, 81)) == set(backends)
-    assert set(balanced.ask_often(40, VIP, 80)) == set(backends[1:])
+    assert set(balanced.ask_often(60, VIP, 81)) == set(backends)
+    assert set(balanced.ask_often(60, VIP, 80)) == set(backends[1:])
     svc("service", "delete", "one")
-    assert set(balanced.ask_often(40, VIP, 81)) == set(backends)
+    assert set(balanced.ask_often(60, VIP, 81)) == set(backends)
     assert balanced.error(VIP, 80) == errno.ENETUNREACH
-    assert sum(balanced.picks(backend) for backend in backends) == 120
+    assert sum(balanced.picks(backend) for backend in backends) == 180
 
 
 def test_counters_of_a_new_owner_start_at_zero(balanced: Balanced) -> None:

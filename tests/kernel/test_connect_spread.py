@@ -6,7 +6,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,14 @@ def chi_square(found: dict[int, int], weights: dict[int, int]) -> float:
     return float(((value / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom)))
 
 
+def assert_spread(draw: Callable[[], dict[int, int]], weights: dict[int, int], most: float = 4.5) -> None:
+    """Chi-square stays below so many deviations, which chance passes once in 300,000 draws: then draw once more."""
+    found = draw()
+    if chi_square(found, weights) >= most:
+        again = draw()
+        assert chi_square(again, weights) < most, (found, again)
+
+
 def put(balanced: Balanced, weights: dict[int, int]) -> None:
     """Give the service web the backends 127.0.1.1:PORT with these weights, at one stroke."""
     svc("service", "delete", "web", code=None)
@@ -72,9 +80,14 @@ def test_weights_are_exact(balanced: Balanced, drawing: Draws, weights: tuple[in
     by_port = dict(enumerate(weights, 1000))
     put(balanced, by_port)
     drawing.aim(0, f"{VIP}:80/tcp")
+    assert_spread(lambda: drawn(drawing), by_port)
+
+
+def drawn(drawing: Draws) -> dict[int, int]:
+    """Who got how many of a million draws."""
     found = drawing.draw(1_000_000)
     assert sum(found.values()) == 1_000_000
-    assert chi_square(found, by_port) < 4.5, found
+    return found
 
 
 @pytest.mark.timeout(900)
@@ -83,16 +96,12 @@ def test_random_weights(balanced: Balanced, drawing: Draws) -> None:
     chosen = random.Random(SEED)
     balanced.add("web", f"{VIP}:80/tcp")
     drawing.aim(0, f"{VIP}:80/tcp")
-    worst = 0.0
     with open_writer(Place(), "test") as writer:
         for _ in range(SETS):
             most = chosen.choice([3, 1000, 65535])
             by_port = {1000 + n: chosen.randint(1, most) for n in range(chosen.randint(2, 30))}
             replace(writer, "web", [f"127.0.1.1:{port},weight={weight}" for port, weight in by_port.items()])
-            found = drawing.draw(1_000_000)
-            assert sum(found.values()) == 1_000_000
-            worst = max(worst, chi_square(found, by_port))
-    assert worst < 5.5, f"SVCCTL_SEED={SEED}"
+            assert_spread(lambda: drawn(drawing), by_port, 5.5)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
@@ -105,30 +114,39 @@ def test_sockets_are_spread(balanced: Balanced, kind: str) -> None:
         f"{VIP}:80/{kind}",
         backends=[f"{b},weight={w}" for b, w in zip(backends, weights, strict=True)],
     )
-    found = dict.fromkeys(backends, 0)
-    for number in range(1000):
-        with balanced.client(VIP, 80, kind) as one:
-            if kind == "udp":
-                one.send(b"?")
-        if number % 100 == 99:
-            for backend, count in balanced.farm.takers(kind, 100).items():
-                found[backend] += count
-    assert sum(found.values()) == 1000
-    numbered = dict(enumerate(found.values()))
-    assert chi_square(numbered, dict(enumerate(weights))) < 4.5, found
-    assert [balanced.picks(backend) for backend in backends] == list(found.values())
+    picked = [0] * len(backends)
+
+    def connect() -> dict[int, int]:
+        found = dict.fromkeys(backends, 0)
+        for number in range(1000):
+            with balanced.client(VIP, 80, kind) as one:
+                if kind == "udp":
+                    one.send(b"?")
+            if number % 100 == 99:
+                for backend, count in balanced.farm.takers(kind, 100).items():
+                    found[backend] += count
+        assert sum(found.values()) == 1000
+        for number, count in enumerate(found.values()):
+            picked[number] += count
+        return dict(enumerate(found.values()))
+
+    assert_spread(connect, dict(enumerate(weights)))
+    assert [balanced.picks(backend) for backend in backends] == picked
 
 
 def test_unconnected_sockets_are_spread(balanced: Balanced) -> None:
     backends = balanced.farm.many(5, "udp")
     balanced.add("dns", f"{VIP}:53/udp", backends=backends)
-    for _ in range(1000):
-        with balanced.socket("udp") as one:
-            one.sendto(b"?", (VIP, 53))
-    found = balanced.farm.takers("udp", 1000)
-    assert found.total() == 1000
-    # Four times that is passed once in 3,000 runs.
-    assert all(abs(found[backend] - 200) < 5 * math.sqrt(1000 * 0.2 * 0.8) for backend in backends), found
+
+    def send() -> dict[int, int]:
+        for _ in range(1000):
+            with balanced.socket("udp") as one:
+                one.sendto(b"?", (VIP, 53))
+        found = balanced.farm.takers("udp", 1000)
+        assert found.total() == 1000
+        return {number: found[backend] for number, backend in enumerate(backends)}
+
+    assert_spread(send, dict.fromkeys(range(5), 1))
 
 
 class Churn:

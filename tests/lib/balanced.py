@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 import time
@@ -142,11 +143,18 @@ class Farm:
         At once as a rule; on a busy machine, or in an emulated kernel, the last packet may be in a queue still.
         """
         found = self._taken(kind)
-        until = time.monotonic() + 30 * SLOWNESS
+        until = time.monotonic() + 60 * SLOWNESS
         while found.total() < least and time.monotonic() < until:
             time.sleep(0.01)
             found += self._taken(kind)
         return found
+
+    def accept(self, backend: str) -> tuple[Socket, tuple[str, int]]:
+        """One backend's next connection and who made it. The last packet of a handshake may be in a queue still."""
+        one = self.sockets[f"tcp {backend}"]
+        assert select.select([one], [], [], 60 * SLOWNESS)[0], f"no connection to {backend}"
+        accepted, source = one.accept()
+        return accepted, source
 
     def _taken(self, kind: str) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -171,7 +179,7 @@ class Farm:
 
     def reply(self, times: int = 1) -> str:
         """Have each datagram answered by who got it, with its name; the name of the last."""
-        last, until = "", time.monotonic() + 30 * SLOWNESS
+        last, until = "", time.monotonic() + 60 * SLOWNESS
         while not last:
             assert time.monotonic() < until, "no backend got a datagram"
             for text, one in self.sockets.items():

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,7 +99,7 @@ class Server:
         self.stop()
 
 
-def ask(kind: str, address: str, port: int, timeout: float = 3.0) -> str:
+def ask(kind: str, address: str, port: int, timeout: float = 30.0) -> str:
     """Name of the socket that answered at address and port; REFUSED; SILENT when nothing came in time."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     timeout *= SLOWNESS
@@ -136,6 +136,21 @@ def ask_often(kind: str, address: str, port: int, times: int) -> Counter[str]:
     return Counter(ask(kind, address, port) for _ in range(times))
 
 
+def ask_until(
+    kind: str, address: str, port: int, names: Iterable[str], least: int = 0, most: int = 2000
+) -> Counter[str]:
+    """Who answered how often, until each of the names has, and `least` answers have come.
+
+    Who gets a new client is chance: a number of clients that is fixed leaves one of them out now and then.
+    """
+    found: Counter[str] = Counter()
+    for _ in range(most):
+        found[ask(kind, address, port)] += 1
+        if found.total() >= least and found.keys() >= set(names):
+            break
+    return found
+
+
 class Asking:
     """What `asking` has heard so far: answers in order, errors among them."""
 
@@ -147,7 +162,7 @@ class Asking:
         """Let `more` further answers come in."""
         goal = len(self.heard) + more
         pause = threading.Event()
-        for _ in range(int(12_000 * SLOWNESS)):
+        for _ in range(int(24_000 * SLOWNESS)):
             if len(self.heard) >= goal:
                 return
             pause.wait(0.005)
