@@ -89,7 +89,7 @@ def in_bash(line: str, environment: Mapping[str, str], breaks: str | None = None
     )
     done = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", line],
-        env=dict(environment), text=True, capture_output=True, check=True, timeout=30,
+        env=dict(environment), text=True, capture_output=True, check=True, timeout=120,
     )  # fmt: skip
     assert done.stderr == ""
     return [word for word in done.stdout.split("\n") if word]
@@ -100,7 +100,7 @@ def in_fish(line: str, environment: Mapping[str, str]) -> list[str]:
     script = f"source {ROOT}/completions/svcctl.fish; complete -C $argv[1]"
     done = subprocess.run(
         ["fish", "--no-config", "-c", script, line],
-        env=dict(environment), text=True, capture_output=True, check=True, timeout=30,
+        env=dict(environment), text=True, capture_output=True, check=True, timeout=120,
     )  # fmt: skip
     return [word.split("\t")[0] for word in done.stdout.split("\n") if word]
 

@@ -204,27 +204,30 @@ def test_detach_and_attach_between_lines(loaded: World, server: Server, tmp_path
     assert ask("tcp", "127.7.0.1", 80) == "web"
 
 
-def test_one_lock_for_all_lines(loaded: World, server: Server) -> None:
-    running = subprocess.Popen(
-        [*installed(), "batch"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=process_env(),
-    )
-    with running:
+def test_one_lock_for_all_lines(loaded: World) -> None:
+    with (
+        Server() as server,
+        subprocess.Popen(
+            [*installed(), "batch"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=process_env(),
+        ) as running,
+    ):
         assert running.stdin is not None
         assert running.stdout is not None
         running.stdin.write(
-            f"bind a tcp ::1 1\nregister-pid {server.pid} a tcp ::1 9 --wait 2\nbind c tcp ::1 3\n"
+            f"bind a tcp ::1 1\nregister-pid {server.pid} a tcp ::1 9 --wait 60\nbind c tcp ::1 3\n"
         )
         running.stdin.close()
         assert running.stdout.readline() == "bound a#tcp:[::1/128]:1\n"  # said at once, not at the end
         ran = svc("--lock-timeout", "0.1", "bind", "b", "tcp", "::1", 2, code=9)
         assert str(running.pid) in ran.err
         assert labels() == ["a"]  # a reader does not wait
-        assert running.wait(30) == 5
+        server.kill()  # and so the second line has nothing to wait for any more
+        assert running.wait(60) == 5
         assert running.stderr is not None
         assert "line 2: " in running.stderr.read()
     svc("bind", "b", "tcp", "::1", 2)

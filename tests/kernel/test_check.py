@@ -14,9 +14,9 @@ from svcctl.maps import layouts
 from svcctl.state.audit import INVARIANTS
 from tests.lib import breaks_maps, breaks_pins  # the cases enlist themselves
 from tests.lib.breaks import BINDINGS, CASES, Setup, put_meta
-from tests.lib.breaks_pins import drop
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import register, tcp, udp, writer
+from tests.lib.until import lose_link
 from tests.lib.world import World
 
 SERVICE_ROWS = ("services", "lanes", "frontends", "blocks", "backends", "balancer")
@@ -119,7 +119,7 @@ def test_the_table_names_the_invariants() -> None:
 
 def test_after_a_lost_link_traffic_is_steered_again(setup: Setup) -> None:
     with socket.socket() as client:
-        drop(setup, "link_netns")
+        lose_link(f"{setup.path}/link_netns")
         ok("check", "--repair")
         client.settimeout(60)
         client.connect(("127.0.0.1", 80))

@@ -96,9 +96,9 @@ def everybodys() -> Iterator[list[str]]:
         for package in (svcctl, click):
             assert package.__file__
             source = Path(package.__file__).parent
-            shutil.copytree(
-                source, f"{directory}/{source.name}"
-            )  # with its __pycache__, or each run compiles
+            # With its __pycache__, or each run compiles; what another process is writing there has a number at its end.
+            unfinished = shutil.ignore_patterns("*.pyc.*")
+            shutil.copytree(source, f"{directory}/{source.name}", ignore=unfinished)
         extra = sys.modules.get("typing_extensions")
         if extra is not None and extra.__file__:
             shutil.copy(extra.__file__, directory)

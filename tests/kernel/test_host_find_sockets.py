@@ -334,10 +334,10 @@ def test_hint_says_what_there_is(way: str, code: str, protocol: int, told: str) 
 
 def test_waits_until_it_listens(way: str) -> None:
     with child(SERVER) as one:
-        one.send("time.sleep(0.3); serve('127.0.0.1', 80)")
         start = time.monotonic()
-        assert len(find(one.pid, TCP, "127.0.0.1", 80, wait=5.0)) == 1
-        assert 0.2 < time.monotonic() - start < 3
+        one.send("time.sleep(0.3); serve('127.0.0.1', 80)")
+        assert len(find(one.pid, TCP, "127.0.0.1", 80, wait=60.0)) == 1
+        assert 0.3 <= time.monotonic() - start < 30
 
 
 def test_gives_up_in_time(way: str) -> None:
@@ -345,7 +345,7 @@ def test_gives_up_in_time(way: str) -> None:
         start = time.monotonic()
         with pytest.raises(NotFound, match=r"tcp 127\.0\.0\.1:80: no such socket"):
             find(one.pid, TCP, "127.0.0.1", 80, wait=0.3)
-        assert 0.25 < time.monotonic() - start < 2
+        assert 0.25 < time.monotonic() - start < 30
 
 
 def test_ends_early_when_the_process_exits(way: str) -> None:
@@ -353,8 +353,8 @@ def test_ends_early_when_the_process_exits(way: str) -> None:
         one.send("time.sleep(0.1); os._exit(1)")
         start = time.monotonic()
         with pytest.raises(NotFound, match="has exited"):
-            find(one.pid, TCP, "127.0.0.1", 80, wait=20.0)
-        assert time.monotonic() - start < 5
+            find(one.pid, TCP, "127.0.0.1", 80, wait=120.0)
+        assert time.monotonic() - start < 60
 
 
 def test_bad_arguments() -> None:

@@ -69,8 +69,8 @@ def test_has_exited_waits_no_longer_than_needed() -> None:
         assert not process.has_exited(pidfd, 0.05)
         assert time.monotonic() - start >= 0.05
         one.send("os._exit(0)")
-        assert process.has_exited(pidfd, 5.0)
-        assert time.monotonic() - start < 4
+        assert process.has_exited(pidfd, 60.0)
+        assert time.monotonic() - start < 30
         os.close(pidfd)
 
 

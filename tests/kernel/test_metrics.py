@@ -21,7 +21,8 @@ from svcctl.maps.layouts import U32
 from tests.lib import stranger
 from tests.lib.cli import clean_environment, process
 from tests.lib.scrape import Samples, exporter, parse, series
-from tests.lib.until import PATIENCE, lose_link, until
+from tests.lib.svc import svc_waiting
+from tests.lib.until import PATIENCE, lets_go, lose_link, until
 
 if TYPE_CHECKING:
     from tests.lib.world import World
@@ -57,7 +58,7 @@ def test_counts_what_happens(world: World) -> None:
     assert samples[series("map_max_entries", map="destinations")] == 1024
     assert samples[series("interrupted")] == 0
     assert samples[series("snapshot_consistent")] == 1
-    assert abs(samples[series("last_change_timestamp_seconds")] - time.time()) < 60
+    assert abs(samples[series("last_change_timestamp_seconds")] - time.time()) < 600
     with listener():
         svcctl("register-pid", str(os.getpid()), "web", "tcp", "127.0.0.1", "8080")
         for _ in range(3):
@@ -167,11 +168,7 @@ def test_keeps_nothing_open_and_no_lock_between_scrapes(world: World) -> None:
     svcctl("load")
     with exporter() as one:
         assert one.scrape().status == 200
-        held = {
-            os.readlink(f"/proc/{one.process.pid}/fd/{fd}")
-            for fd in os.listdir(f"/proc/{one.process.pid}/fd")
-        }
-        assert not [what for what in held if "bpf" in what or world.bpffs in what or what.startswith("net:")]
+        lets_go(one.process.pid, "bpf", world.bpffs, "net:")
         svcctl("bind", "web", "tcp", "127.0.0.1", "80", "--lock-timeout", "0")
 
 
@@ -213,14 +210,13 @@ def test_waiting_for_the_lock_is_counted(world: World) -> None:
     svcctl("load")
     fd = os.open(world.state_dir, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    release = threading.Timer(1.5, os.close, (fd,))
-    release.start()
-    svcctl("bind", "web", "tcp", "127.0.0.1", "80")
-    release.join()
+    began = time.monotonic()
+    svc_waiting(lambda: os.close(fd), "bind", "web", "tcp", "127.0.0.1", "80")
+    took = time.monotonic() - began
     svcctl("bind", "web", "tcp", "127.0.0.2", "80")
     samples = printed()
     assert samples[series("lock_waits_total")] == 1
-    assert 0.1 < samples[series("lock_wait_seconds_total")] < 1.6
+    assert 0.1 < samples[series("lock_wait_seconds_total")] < took
 
 
 def test_as_a_group_member_without_capabilities(world: World) -> None:

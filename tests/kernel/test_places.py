@@ -57,7 +57,7 @@ def test_netns_from_outside(named: World) -> None:
     with Server(["ip", "netns", "exec", "blue"]) as server:
         opened = server.open("blue")
         svc(*on, "register-pid", server.pid, "web", "tcp", "127.0.0.1", opened.port)
-        client = "import socket; print(socket.create_connection(('127.0.0.53', 80), 5).recv(9).decode())"
+        client = "import socket; print(socket.create_connection(('127.0.0.53', 80), 60).recv(9).decode())"
         heard = named.sh(f"ip netns exec blue {sys.executable} -I -S -c {shlex.quote(client)}")
         assert heard.strip() == "blue"
         assert ask("tcp", "127.0.0.53", 80) == REFUSED
@@ -204,7 +204,7 @@ def test_namespace_made_again_with_the_same_inode(named: World) -> None:
         named.sh("ip -n blue link set lo up")
         opened = server.open("new")
         svc(*on, "register-pid", server.pid, "new", "tcp", "127.0.0.1", opened.port)
-        client = "import socket; print(socket.create_connection(('127.0.0.53', 80), 5).recv(9).decode())"
+        client = "import socket; print(socket.create_connection(('127.0.0.53', 80), 60).recv(9).decode())"
         heard = named.sh(f"ip netns exec blue {sys.executable} -I -S -c {shlex.quote(client)}")
         assert heard.strip() == "new"
 

@@ -99,7 +99,7 @@ def _service(made: Balanced, name: str, vip: str, *backends: str, **options: obj
 
 def _socket(pod: Pod, kind: str, family: int) -> socket.socket:
     one = pod.socket(kind, family)
-    one.settimeout(5 * SLOWNESS)
+    one.settimeout(60 * SLOWNESS)
     return one
 
 
@@ -109,12 +109,12 @@ def _exchange(
     """One TCP connection and two datagrams each way."""
     tcp, udp = listeners
     for one in listeners:
-        one.settimeout(5 * SLOWNESS)
+        one.settimeout(60 * SLOWNESS)
     with _socket(client, "tcp", family) as stream:
         stream.connect((vip, 80))
         server, peer = tcp.accept()
         with server:
-            server.settimeout(5 * SLOWNESS)
+            server.settimeout(60 * SLOWNESS)
             assert peer[0] == source
             stream.sendall(b"a" * 5000)
             got = b""
@@ -188,7 +188,7 @@ def _errors(path: PacketPath, client: Pod, backend: Pod, family: int) -> None:
     before = path.event("icmp")
     with _socket(client, "udp", family) as one:
         one.connect((vip, 80))
-        until = time.monotonic() + 5 * SLOWNESS
+        until = time.monotonic() + 60 * SLOWNESS
         while time.monotonic() < until:
             try:
                 one.send(b"?")

@@ -241,16 +241,10 @@ def test_dry_run(loaded: World, keep: ExitStack) -> None:
     assert dump(loaded.state_dir) == before
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
 def test_systemd_socket_activate(loaded: World, kind: str) -> None:
     """The real thing: it binds, waits for the first client, and becomes `svcctl register` with the socket."""
-    port = free_port()
+    port = 8080  # nobody else is in this world, and no client has a port like this
     svc("bind", "web", kind, "127.0.0.53", 80)
     holder = '"$@"; echo "ended $?"; exec sleep 60'
     words = ["systemd-socket-activate", "-E", "PYTHONPATH", "-E", "PYTHONDONTWRITEBYTECODE", "--fdname=it"]

@@ -39,9 +39,9 @@ class Talk:
     """A connection and its other end."""
 
     def __init__(self, listener: socket.socket) -> None:
-        self.client = socket.create_connection((VIP, 80), timeout=20)
+        self.client = socket.create_connection((VIP, 80), timeout=60)
         self.server, _ = listener.accept()
-        self.server.settimeout(20)
+        self.server.settimeout(60)
 
     def goes_on(self) -> bool:
         """Whether both ways work."""
@@ -76,7 +76,7 @@ def test_there_and_back(balanced: Balanced) -> None:
     ):
         server.bind((BACKEND, 5353))
         for one in (server, client, listener):
-            one.settimeout(20)
+            one.settimeout(60)
         client.connect((VIP, 53))
 
         def all_go_on() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from svcctl.bpf.constants import MAP_ARRAY, MAP_HASH, MAP_SOCKMAP
+from svcctl.bpf.errors import BpfError
 from svcctl.bpf.link import Link
 from svcctl.bpf.map import Map
 from svcctl.bpf.program import Program
@@ -18,7 +19,7 @@ from tests.lib.breaks import Setup, case, put_meta
 from tests.lib.foreign import attached_copy, foreign_program
 from tests.lib.run import ok
 from tests.lib.sockets import find, writer
-from tests.lib.until import lose_link
+from tests.lib.until import lose_link, until
 
 
 def replace_map(setup: Setup, name: str, other: Map) -> None:
@@ -88,8 +89,20 @@ def lost_meta(setup: Setup) -> None:
 
 @case("pins", "start anew", mended=False)
 def lost_map_that_nothing_holds(setup: Setup) -> None:
-    for name in ("link_netns", "prog_dispatch", "exact"):
+    with Map.open_pinned(f"{setup.path}/exact") as exact:
+        number = exact.info.id
+    lose_link(f"{setup.path}/link_netns")
+    for name in ("prog_dispatch", "exact"):
         drop(setup, name)
+    until(lambda: not _is_there(number), "the end of the map")
+
+
+def _is_there(number: int) -> bool:
+    try:
+        Map.open_id(number).close()
+    except BpfError:
+        return False
+    return True
 
 
 @case("pins", "is missing")

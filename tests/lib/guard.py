@@ -49,7 +49,7 @@ def processes() -> list[str]:
 
     One that is about to end gets a moment for it.
     """
-    for _ in range(50):
+    for _ in range(600):
         found = _processes()
         if not found:
             break

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -67,7 +67,7 @@ def svc_process(
     code: int | None = 0,
     prefix: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    timeout: float = 60,
+    timeout: float = 120,
     **run: Any,
 ) -> Ran:
     """Run the installed command as a process; `prefix` goes before it (`setpriv ...`, `ip netns exec ...`)."""
@@ -83,6 +83,22 @@ def svc_process(
     )
     ran = Ran(done.returncode, done.stdout, done.stderr)
     assert code is None or ran.code == code, f"svcctl {args} ended with {ran.code}\n{ran.out}{ran.err}"
+    return ran
+
+
+def svc_waiting(release: Callable[[], object], *words: object, code: int = 0) -> Ran:
+    """Run the installed command, which has to wait for a lock: `release` is called once it has said that it does."""
+    args = [str(word) for word in words]
+    with subprocess.Popen(
+        [*installed(), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=process_env()
+    ) as running:
+        assert running.stderr is not None
+        said = running.stderr.readline()
+        release()
+        out, err = running.communicate(timeout=120)
+    ran = Ran(running.returncode, out, said + err)
+    assert "waiting for the lock" in said, ran
+    assert ran.code == code, f"svcctl {args} ended with {ran.code}\n{ran.out}{ran.err}"
     return ran
 
 

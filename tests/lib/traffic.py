@@ -13,7 +13,7 @@ import socket
 import struct
 from types import TracebackType
 
-PATIENCE = 5 * float(os.environ.get("SVCCTL_SLOWNESS", "1"))
+PATIENCE = 60 * float(os.environ.get("SVCCTL_SLOWNESS", "1"))
 """Seconds to wait for what should be there already."""
 
 NOBODY = "nobody"

@@ -6,6 +6,7 @@ that is tens of milliseconds after unlink(2) has returned. The same holds for cg
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -29,6 +30,19 @@ def until(found: Callable[[], _T], what: Callable[[], object] | str = "what was 
         )
         time.sleep(0.005)
     return value
+
+
+def lets_go(pid: int, *words: str) -> None:
+    """Wait until a process has nothing open whose name has one of these words in it."""
+
+    def held() -> list[str]:
+        names = []
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                names.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        return [name for name in names if any(word in name for word in words)]
+
+    until(lambda: not held(), lambda: f"process {pid} without {held()}")
 
 
 def remove_cgroup(path: str) -> None:

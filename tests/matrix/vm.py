@@ -146,7 +146,7 @@ def _share(scratch: Path, number: int, path: Path) -> Iterator[Path]:
     with open(log, "wb") as output:
         daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not socket.exists():
             if daemon.poll() is not None or time.monotonic() > deadline:
                 raise VmError(f"virtiofsd did not start for {path}: {_text(log)}")

@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from svcctl.host.listeners import adopt, listen, name_of
+from tests.lib.until import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # A page that counts how often it is made, and takes its time.
 PROGRAM = """
 import sys, time
+from svcctl.host import http_server
 from svcctl.host.http_server import Response, Server
 from svcctl.host.listeners import listen, name_of
 made = 0
@@ -30,6 +31,7 @@ def pages(requests):
     made += 1
     time.sleep(0.1)
     return [Response(200, "text/plain", b"%d " % made + b"x" * int(sys.argv[2]) + b"\\n")] * len(requests)
+http_server.LINGER = float(sys.argv[3])
 listener = listen("::1", 0)
 print(name_of(listener), listener.getsockname()[1], flush=True)
 print(Server([listener], pages, timeout=float(sys.argv[1])).run(), flush=True)
@@ -39,9 +41,9 @@ print(Server([listener], pages, timeout=float(sys.argv[1])).run(), flush=True)
 class Running:
     """The server as a process; `port` on ::1."""
 
-    def __init__(self, timeout: float = 2.0, size: int = 0) -> None:
+    def __init__(self, timeout: float = 60.0, size: int = 0, linger: float = 60.0) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", PROGRAM, str(timeout), str(size)],
+            [sys.executable, "-W", "error", "-c", PROGRAM, str(timeout), str(size), str(linger)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -56,6 +58,10 @@ class Running:
         with self.connect() as client:
             client.sendall(request)
             return everything(client)
+
+    def descriptors(self) -> int:
+        """How many it has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def stop(self, number: int = signal.SIGTERM) -> str:
         self.process.send_signal(number)
@@ -129,44 +135,42 @@ def test_a_head_without_end_is_refused(server: Running) -> None:
 
 
 def test_parallel_requests_are_all_answered_and_share_the_work(server: Running) -> None:
-    answers: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(server.ask(b"GET / HTTP/1.1\r\n\r\n")))
-        for _ in range(40)
-    ]
     start = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(40)]
+        for client in clients:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        answers = [everything(client) for client in clients]
     assert [status(answer) for answer in answers] == [200] * 40
     made = max(int(answer.split(b"\r\n\r\n")[1].split()[0]) for answer in answers)
     assert made < 20, f"the page was made {made} times for 40 requests in {time.monotonic() - start:.1f} s"
 
 
 def test_silent_and_slow_clients_are_dropped_and_hold_nobody_up() -> None:
-    running = Running(timeout=0.5)
+    running = Running(timeout=2)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(running.connect()) for _ in range(300)]  # more than are let in at once
         silent[0].sendall(b"GET /")
         begin = time.monotonic()
         assert status(running.ask(b"GET / HTTP/1.1\r\n\r\n")) == 200
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 60
         assert everything(silent[0]) == b""
     running.stop()
 
 
 def test_a_client_that_does_not_read_is_dropped() -> None:
-    running = Running(timeout=0.5, size=20_000_000)
+    running = Running(timeout=3, size=20_000_000)
     with running.connect() as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        time.sleep(1.2)
+        assert client.recv(1) == b"H"
+        during = running.descriptors()
+        until(lambda: running.descriptors() < during, "the end of the connection")
         assert len(everything(client)) < 20_000_000
     running.stop()
 
 
 def test_an_answer_on_its_way_is_finished_on_sigterm() -> None:
-    running = Running(timeout=5, size=20_000_000)
+    running = Running(size=20_000_000)
     with running.connect() as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         data = client.recv(1000)
@@ -184,7 +188,7 @@ def test_signals_end_it(number: int) -> None:
         idle.sendall(b"G")
         start = time.monotonic()
         assert running.stop(number) == str(int(number))
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize(
