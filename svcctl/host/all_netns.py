@@ -9,11 +9,11 @@ from svcctl.errors import SvcctlError
 from svcctl.host.netns import Netns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _PATHS_KEPT = 4
 """Ways to a namespace that are remembered: a process may end before its turn comes."""
-_KTHREADD = "/proc/2/ns/net"
+_KTHREADD, _OWN = "/proc/2/ns/net", "/proc/self/ns/net"
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
 
 
@@ -37,6 +37,16 @@ def mounted_anywhere() -> dict[int, str]:
         except (OSError, ValueError):
             continue
     return paths
+
+
+def _if_there(look: Callable[[str], None], path: str) -> None:
+    """A thread that has ended and a descriptor that was closed meanwhile say nothing of the process's others."""
+    try:
+        look(path)
+    except PermissionError:
+        raise
+    except OSError:
+        pass
 
 
 def _unescape(path: str) -> str:
@@ -93,26 +103,22 @@ class Namespaces:
 
     def _of_process(self, name: str, thorough: bool) -> None:
         try:
-            self._note_if_there(f"/proc/{name}/ns/net")
+            _if_there(self._note, f"/proc/{name}/ns/net")
             threads = os.listdir(f"/proc/{name}/task")
             for thread in threads if len(threads) > 1 else ():
-                self._note_if_there(f"/proc/{name}/task/{thread}/ns/net")
+                _if_there(self._note, f"/proc/{name}/task/{thread}/ns/net")
             for fd in os.listdir(f"/proc/{name}/fd") if thorough else ():
-                self._note_if_there(f"/proc/{name}/fd/{fd}", "net:[")
+                _if_there(self._note_descriptor, f"/proc/{name}/fd/{fd}")
         except PermissionError:
             self.unseen.append(int(name))
         except OSError:
             pass  # it has ended
 
-    def _note_if_there(self, path: str, link: str = "") -> None:
-        """A thread that has ended and a descriptor that was closed meanwhile say nothing of the process's others."""
-        try:
-            if not link or os.readlink(path).startswith(link):
-                self._note(path)
-        except PermissionError:
-            raise
-        except OSError:
-            pass
+    def _note_descriptor(self, path: str) -> None:
+        link = os.readlink(path)
+        # `/` is one that was opened by a name (`ip netns add`) which has been removed since.
+        if link.startswith("net:[") or (link == "/" and os.stat(path).st_dev == os.stat(_OWN).st_dev):
+            self._note(path)
 
     def _mounted(self) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from svcctl.bpf.link import Link
 from svcctl.host.flock import lock
 from svcctl.maps import enums
 from svcctl.state.place import directory_name
+from tests.lib.child import child
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import register, tcp, writer
 from tests.lib.svc import process_env
@@ -106,6 +108,23 @@ def test_a_dead_directory_with_our_inode(loaded: World) -> None:
         state.put_meta(state.meta()._replace(netns_cookie=(1 << 64) - 1))
     ok("gc")
     assert not os.path.exists(loaded.state_dir)
+
+
+def test_a_dead_directory_with_the_inode_of_a_mounted_namespace(loaded: World, tmp_path: Path) -> None:
+    """The kernel uses numbers again at once: here for one that only a mount keeps, in another mount namespace."""
+    ok("detach", "netns")
+    kept = tmp_path / "kept"
+    kept.touch()
+    code = (
+        f"import subprocess\nsubprocess.run(['unshare', '--net={kept}', 'true'], check=True)\n"
+        f"out = os.stat({str(kept)!r}).st_ino"
+    )
+    with child(prefix=("unshare", "-m")) as one:
+        inode = one.run(code)
+        assert inode != kept.stat().st_ino
+        path = f"{loaded.bpffs}/{directory_name(inode)}"
+        os.rename(loaded.state_dir, path)
+        assert ok("gc").out == f"removed {path} (its network namespace is gone)\n"
 
 
 def test_a_link_detached_by_hand_is_not_a_dead_namespace(loaded: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from svcctl.errors import NotFound, UsageProblem
 from svcctl.host import capability
+from svcctl.host.all_netns import Namespaces
 from svcctl.host.netns import Netns
 from tests.lib.child import child, needs_root
 from tests.lib.world import World, world
@@ -148,3 +149,25 @@ def test_rights_are_named() -> None:
 def test_forgotten_close_is_told() -> None:
     with pytest.warns(ResourceWarning, match="was not closed"):
         Netns.open().__del__()
+
+
+def test_what_goes_meanwhile_hides_nothing(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that ended and a descriptor that was closed since they were listed, before those that are there."""
+    listed = os.listdir
+    work = (
+        "import ctypes, threading\nready = threading.Event()\n"
+        "def work():\n    ctypes.CDLL(None).unshare(0x40000000)\n"
+        "    scope['found'] = os.stat('/proc/thread-self/ns/net').st_ino\n    ready.set()\n    time.sleep(9999)\n"
+        "scope = {}\nthreading.Thread(target=work, daemon=True).start()\nready.wait()\nout = scope['found']"
+    )
+    with child() as one:
+        of_thread = one.run(work)
+        # Opened by a name that is removed then: nothing but the descriptor holds it.
+        name = f"{OTHER}-held"
+        w.sh(f"ip netns add {name}")
+        one.run(f"held = os.open('/run/netns/{name}', os.O_RDONLY)")
+        of_descriptor = os.stat(f"/run/netns/{name}").st_ino
+        w.sh(f"ip netns del {name}")
+        gone = {f"/proc/{one.pid}/fd": "999", f"/proc/{one.pid}/task": "4194303"}
+        monkeypatch.setattr(os, "listdir", lambda path: [*filter(None, [gone.get(path)]), *listed(path)])
+        assert {of_thread, of_descriptor} <= Namespaces(thorough=True).paths.keys()
