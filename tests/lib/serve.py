@@ -39,6 +39,16 @@ def watch(name: str) -> None:
     selector.register(kept, selectors.EVENT_READ, name)
 
 
+def free_port(like: socket.socket, address: str) -> int:
+    """A port that nobody has: of SO_REUSEPORT sockets the kernel may give one another's, which makes them a group."""
+    with socket.socket(like.family, like.type, like.proto) as probe:
+        if like.family == socket.AF_INET6:
+            only = like.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 def op_open(
     name: str,
     kind: str = "tcp",
@@ -59,7 +69,7 @@ def op_open(
         if v6only is not None:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
         if address:
-            made.bind((address, port))
+            made.bind((address, port or free_port(made, address) if reuseport else port))
     else:
         made.bind(address)
     if kind in ("tcp", "mptcp", "unix") and listen:
