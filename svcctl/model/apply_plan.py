@@ -5,7 +5,8 @@ Each object has an owner: who asked for it in a desired state, "" for what was m
 * What is as wanted is left alone, whosever it is, which is told; with `take_over` it becomes the asker's.
 * What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless taken over.
 * Without `prune` nothing is removed; with it, what an owner made and no longer asks for. Ports of a Service of
-  Kubernetes are no objects of their own: those that one in the input no longer has go in any case.
+  Kubernetes are no objects of their own: those that one in the input no longer has go in any case, all of them when it
+  has become headless, an ExternalName or another proxy's.
 * A frontend or binding that somebody else holds is a conflict, or taken away there with `take_over`.
 * The state of a backend comes from the input. Only the API server of Kubernetes keeps its last backends when the input
   has none for it: whoever asks for the cluster's state may need it to get there. With `force` it goes with a prune.
@@ -190,9 +191,9 @@ def _services(
     _refuse(taken)
     notices += _not_adopted("service", sorted(others))
     owners = {each.owner for each in desired if each.owner and not each.no_services} if prune else set()
-    asked = {
-        (one.owner, _object(one)) for each in desired if each.kind == KUBERNETES for one in each.services
-    }
+    of_clusters = [each for each in desired if each.kind == KUBERNETES]
+    asked = {(one.owner, _object(one)) for each in of_clusters for one in each.services}
+    asked |= {(each.owner, object) for each in of_clusters for object in each.objects}
     for name, old in have.services.items():
         if (
             not old.owner

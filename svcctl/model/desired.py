@@ -60,7 +60,8 @@ if TYPE_CHECKING:
         `node_port_addresses` are the prefixes where node ports are served, of both families; (): all of the
         node's own; None: it has no say about that. `namespaces`: of a cluster, those that the input has Services
         or EndpointSlices of; None for sources that are no cluster's. `says_nodes`: `nodes` are all there are, so
-        that others of the owner may go.
+        that others of the owner may go. `objects` are the `namespace/name` of Services of Kubernetes whose ports are
+        those of `services` and no others, though it may be none at all.
         """
 
         kind: str
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         namespaces: frozenset[str] | None = None
         binding_owners: Mapping[bytes, str] = {}
         says_nodes: bool = False
+        objects: frozenset[str] = frozenset()
 
 else:
     from collections import namedtuple
@@ -88,6 +90,6 @@ else:
     Desired = namedtuple(
         "Desired",
         "kind owner services bindings nodes node_port_addresses notices blockers errors no_services namespaces"
-        " binding_owners says_nodes",
-        defaults=((), None, (), None, (), (), (), False, None, {}, False),
+        " binding_owners says_nodes objects",
+        defaults=((), None, (), None, (), (), (), False, None, {}, False, frozenset()),
     )

@@ -43,10 +43,10 @@ def backends(balanced: Balanced) -> list[str]:
 def apply(balanced: Balanced, tmp_path: Path) -> Apply:
     """Objects applied as a whole cluster's, on node-a."""
 
-    def run(*objects: Object, options: tuple[object, ...] = ()) -> Ran:
+    def run(*objects: Object, options: tuple[object, ...] = (), prune: bool = True) -> Ran:
         file = tmp_path / "objects.json"
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects, node("node-a")]}))
-        return svc("apply", "-f", file, "--node", "node-a", "--prune", *options)
+        return svc("apply", "-f", file, "--node", "node-a", *(["--prune"] if prune else []), *options)
 
     return run
 
@@ -247,16 +247,18 @@ def test_one_number_for_two_protocols(balanced: Balanced, backends: list[str], a
 
 
 def test_headless_and_back(balanced: Balanced, backends: list[str], apply: Apply) -> None:
-    """33029: frontends come with a cluster address, and go with it, and so does who was a client."""
+    """33029: frontends come with a cluster address, and go with it, pruned or not, and so does who was a client."""
     web = service(sessionAffinity="ClientIP")
     headless = service(clusterIP="None")
     other = (service("other", clusterIP="10.96.0.21"), endpoint_slice(PODS[2], of="other"))
-    for _ in range(2):
-        apply(headless, endpoint_slice(*PODS[:2]), *other)
+    for prune in (True, False):
+        apply(headless, endpoint_slice(*PODS[:2]), *other, prune=prune)
         assert balanced.error(VIP, 80) != 0
         assert [row["state"] for row in svc("affinity", "-o", "json").json["affinity"]] in ([], ["stale"])
         apply(web, endpoint_slice(*PODS[:2]), *other)
         assert balanced.ask(VIP, 80) in backends[:2]
+    apply(headless, *other, prune=False)
+    assert balanced.error(VIP, 80) != 0
     assert problems() == []
 
 

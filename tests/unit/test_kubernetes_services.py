@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from svcctl.errors import UsageProblem
+from svcctl.model.apply_plan import Have, plan_apply
 from svcctl.model.service_endpoint import KIND_CLUSTER, KIND_EXTERNAL, KIND_LOAD_BALANCER
 from svcctl.model.sources.options import HEADLESS_LABEL
 from tests.unit.kubernetes_objects import (
@@ -81,6 +82,45 @@ def test_the_headless_label_of_a_service() -> None:
 def test_from_headless_to_a_cluster_address_and_back() -> None:
     assert not fronts(plan(service(clusterIP="None"), BACKENDS))
     assert fronts(plan(service(), BACKENDS))
+
+
+@pytest.mark.parametrize(
+    ("spec", "goes"),
+    [
+        ({"clusterIP": "None"}, True),
+        ({"type": "ExternalName", "clusterIP": None, "externalName": "db.example.net"}, True),
+        ({"clusterIP": None, "labels": {"service.kubernetes.io/service-proxy-name": "other"}}, True),
+        ({"labels": {"service.kubernetes.io/headless": ""}}, True),
+        ({"ports": [{"port": 80, "protocol": "SCTP"}]}, True),
+        ({"ports": [{"port": 81}]}, True),
+        ({"clusterIP": None}, False),
+        ({"clusterIP": "", "type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]}, False),
+        ({"namespace": "elsewhere", "clusterIP": "None"}, False),
+        ({"name": "web-2", "clusterIP": "None"}, False),
+    ],
+)
+def test_what_a_service_no_longer_has_goes_without_prune(spec: dict[str, Any], goes: bool) -> None:
+    """Only with the Service itself, of this owner, and not by a manifest that has no address yet."""
+    there = {each.name: each for each in plan(service(), BACKENDS).services}
+    now = plan(service(**spec), BACKENDS, compat=(HEADLESS_LABEL,))
+    steps = {step.name: step.action for step in plan_apply([now], Have(there)).services}
+    assert (steps.pop("test/web:80/tcp", None) == "deleted") == goes
+    assert set(steps.values()) <= {"created"}
+    others = {name: each._replace(owner="other") for name, each in there.items()}
+    assert "test/web:80/tcp" not in {step.name for step in plan_apply([now], Have(others)).services}
+
+
+def test_an_address_that_is_lost_to_an_older_service_is_given_up_without_prune() -> None:
+    later = [service("b", created="2024-01-01T00:00:00Z"), endpoint_slice("10.244.1.1", of="b")]
+    first = plan(*later)
+    there = {each.name: each for each in first.services}
+    older = [service("a", created="2023-01-01T00:00:00Z"), endpoint_slice("10.244.1.2", of="a")]
+    made = plan_apply([plan(*later, *older)], Have(there))
+    assert {step.name: step.action for step in made.services} == {
+        "test/a:80/tcp": "created",
+        "test/b:80/tcp": "deleted",
+    }
+    assert made.notices == ()
 
 
 # R5: names. R6: defaults.

@@ -26,7 +26,7 @@ from svcctl.model.sources.kubernetes.members import choose, gather
 from svcctl.model.sources.kubernetes.node_ports import node_port_prefixes
 from svcctl.model.sources.kubernetes.nodes import read_node
 from svcctl.model.sources.kubernetes.notices import Notices
-from svcctl.model.sources.kubernetes.services import read_service
+from svcctl.model.sources.kubernetes.services import has_all_said, read_service
 from svcctl.model.sources.kubernetes.slices import read_slice, service_of
 from svcctl.model.sources.options import HEADLESS_LABEL
 from svcctl.record import Record
@@ -131,6 +131,7 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         errors=intake.errors,
         namespaces=frozenset(item.namespace for item in (*intake.services, *intake.slices)),
         blockers=(*blockers(intake, [each.node for each in nodes], node), *unknown),
+        objects=frozenset(f"{each.namespace}/{each.name}" for each in intake.services if has_all_said(each)),
     )
 
 

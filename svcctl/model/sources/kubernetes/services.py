@@ -130,6 +130,16 @@ def read_service(item: Item, addresses: Addresses, notices: Notices, *, old_head
     )
 
 
+def has_all_said(item: Item) -> bool:
+    """Whether a Service that was read has no other ports than those it was read to have, be it none.
+
+    A manifest without a cluster address does not say what the API server has made of it.
+    """
+    spec = mapping(item.content, "spec", item.place)
+    labels = mapping(item.metadata, "labels", item.place.under("metadata"))
+    return bool(spec.get("clusterIP")) or spec.get("type") == "ExternalName" or PROXY_LABEL in labels
+
+
 def _age(metadata: Mapping[str, object]) -> tuple[bool, str]:
     """Times of an API server sort as text. A loader of YAML may have made one a datetime."""
     created = metadata.get("creationTimestamp")
