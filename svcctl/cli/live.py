@@ -17,7 +17,7 @@ _LIMIT = 200_000
 def candidates(kind: str, env: Env, service: str | None = None) -> Iterator[str]:
     """Values of a kind that the state has, each once, in order; of frontends and backends those of `service`.
 
-    Kinds: label, prefix, address, port, endpoint, service, frontend, backend, node, interface.
+    Kinds: label, prefix, address, port, endpoint, service, frontend, backend, source (of `service`), node, interface.
     Raises what opening the state raises; the caller shows nothing then. Any other kind has none.
     """
     if kind == "interface":
@@ -129,6 +129,7 @@ def _backends(state: State) -> Iterator[str]:
 
 
 def _of_service(state: State, name: str, kind: str) -> Iterator[str]:
+    from svcctl.model.prefix import format_prefix
     from svcctl.model.service_endpoint import format_backend, format_frontend
     from svcctl.state import services
 
@@ -137,8 +138,15 @@ def _of_service(state: State, name: str, kind: str) -> Iterator[str]:
         return
     if kind == "frontend":
         yield from map(format_frontend, sorted(each.frontend for each in found.service.frontends))
+    elif kind == "source":
+        yield from (format_prefix(*each) for each in sorted(found.service.sources))
     else:
         yield from map(format_backend, sorted(each.backend for each in found.service.members))
+
+
+def _nobodys(state: State) -> Iterator[str]:
+    """What only a service has."""
+    return iter(())
 
 
 def _nodes(state: State) -> Iterator[str]:
@@ -147,12 +155,13 @@ def _nodes(state: State) -> Iterator[str]:
     yield from sorted(names(state).values())
 
 
-_OF_SERVICES = ("service", "frontend", "backend", "node")
+_OF_SERVICES = ("service", "frontend", "backend", "source", "node")
 _KINDS = {
     "service": _services,
     "node": _nodes,
     "frontend": _frontends,
     "backend": _backends,
+    "source": _nobodys,
     "label": _labels,
     "prefix": _prefixes,
     "address": _addresses,

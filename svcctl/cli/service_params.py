@@ -29,11 +29,35 @@ class _Frontend(_Type):
         """Of `--no-frontend` only those the service has."""
         from svcctl.cli import complete
 
-        service = None
-        if param.name == "gone":
-            # An option without its value ends click's parsing before it gives the arguments their names.
-            service = ctx.params.get("name") or next(iter(ctx.args), None)
+        service = _named(ctx) if param.name == "gone" else None
         return complete.items(ctx, "frontend", incomplete, service)
+
+
+class _Source(_Type):
+    """A source range that a service has; the value is a svcctl.model.prefix.Prefix."""
+
+    name = "prefix"
+    kind = "source"
+
+    def parse(self, text: str) -> Any:
+        """A bare address is a prefix of full length. Raises UsageProblem."""
+        from svcctl.model.prefix import parse_prefix
+
+        return parse_prefix(text)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The service's own, as only these can be taken away."""
+        from svcctl.cli import complete
+
+        return complete.items(ctx, "source", incomplete, _named(ctx))
+
+
+def _named(ctx: click.Context) -> str | None:
+    """The service that a command is about."""
+    # An option without its value ends click's parsing before it gives the arguments their names.
+    return ctx.params.get("name") or next(iter(ctx.args), None)
 
 
 class _Backend(_Type):
@@ -85,6 +109,7 @@ class _ServiceName(_Type):
 
 SERVICE = _ServiceName()
 FRONTEND = _Frontend()
+SOURCE = _Source()
 BACKEND = _Backend()
 BACKEND_SPEC = _BackendSpec()
 ALGORITHM = Word("algorithm", "random", "maglev")

@@ -194,6 +194,23 @@ def delete_frontends(service: Service, frontends: Iterable[Frontend], *, missing
     return _checked(service, changed)
 
 
+def add_sources(service: Service, sources: Iterable[Prefix]) -> Service:
+    """Admits clients with these addresses, too. Raises UsageProblem without a load-balancer frontend."""
+    return set_options(service, sources={*service.sources, *sources})
+
+
+def delete_sources(service: Service, sources: Iterable[Prefix]) -> Service:
+    """Takes source ranges away; without any left everybody is admitted. Raises NotFound for one that there is not."""
+    left = set(service.sources)
+    for each in sources:
+        if each not in left:
+            raise NotFound(
+                f"service set {service.name}: {each}: no source range of this service",
+                hint=f"'svcctl services {service.name} -o json' has them",
+            )
+    return set_options(service, sources=left - set(sources))
+
+
 def set_options(
     service: Service,
     *,

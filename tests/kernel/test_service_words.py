@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -36,6 +37,8 @@ def two(attached: str) -> Iterator[str]:
             ("service", "set", "web", "--frontend", "1.1.1.1:1/tcp", "--no-frontend", "1.1.1.1:1/tcp"),
             "both --frontend and --no-frontend 1.1.1.1:1/tcp",
         ),
+        (("service", "set", "web", "--source", "10.0.0.0/8", "--no-source", "10.1.2.3/8"), "both --source and --no-source 10.0.0.0/8"),
+        (("service", "set", "web", "--source", "10.0.0.0/8"), "source ranges are for load-balancer frontends"),
         (("service", "delete", "web", "--tcp"), "--tcp goes with --terminate"),
         (("service", "add", "  ", "--frontend", "1.1.1.1:1/tcp"), "nothing but blanks"),
         (("service", "add", "x", "--frontend", "::ffff:1.1.1.1:1/tcp"), "hint: write 1.1.1.1:1/tcp"),
@@ -127,3 +130,39 @@ def test_where_there_is_no_bpffs(two: str) -> None:
     assert "hint: --bpffs names" in ran.err
     ran = svcctl("--bpffs", "/etc", "load")
     assert (ran.code, "would hide" in ran.err) == (1, True)
+
+
+def ranges(name: str) -> list[str]:
+    """The source ranges of a service."""
+    (row,) = json.loads(ok("services", name, "-o", "json").out)["services"]
+    return list(row.get("sources", []))
+
+
+def test_source_ranges_one_by_one(two: str) -> None:
+    """Added and taken away, alone and together with the frontend that may have them; what is so already is."""
+    lb = ("--frontend", "192.0.2.40:80/tcp", "--kind", "load-balancer")
+    change = ("service", "set", "web")
+    ok(*change, *lb, "--source", "198.51.100.0/24", "--source", "2001:db8::1")
+    assert ranges("web") == ["198.51.100.0/24", "2001:db8::1/128"]
+    assert completed(*change, "--no-source", "") == ["198.51.100.0/24", "2001:db8::1/128"]
+    assert completed(*change, "--no-source", "2") == ["2001:db8::1/128"]
+    again = ok(*change, "--source", "198.51.100.7/24")
+    assert again.out.startswith("unchanged")
+    dry = ok(*change, "--no-source", "2001:db8::1", "--dry-run")
+    assert "2001:db8::1" in dry.out
+    ok(*change, "--no-source", "2001:db8::1", "--source", "203.0.113.0/24")
+    assert ranges("web") == ["198.51.100.0/24", "203.0.113.0/24"]
+    missing = svcctl(*change, "--no-source", "203.0.113.1")
+    assert (missing.code, missing.out) == (5, "")
+    assert "203.0.113.1/32: no source range of this service" in missing.err
+    # The last frontend that may have ranges stays as long as there are some, and goes with them.
+    kept = svcctl(*change, "--no-frontend", "192.0.2.40:80/tcp")
+    assert kept.code == 2
+    assert "source ranges are for load-balancer frontends" in kept.err
+    all_gone = ("--no-source", "198.51.100.0/24", "--no-source", "203.0.113.0/24")
+    ok(*change, *all_gone, "--no-frontend", "192.0.2.40:80/tcp")
+    assert ranges("web") == []
+    ok(*change, *lb, "--source", "10.0.0.0/8")
+    ok(*change, *lb[:2], "--kind", "external", "--no-source", "10.0.0.0/8")
+    assert ranges("web") == []
+    assert ok("check").code == 0

@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from svcctl.cli.options import argument, option, verb
-from svcctl.cli.params import Count
+from svcctl.cli.params import PREFIX, Count
 from svcctl.cli.service_options import table_options
-from svcctl.cli.service_params import ALGORITHM, FRONTEND, KIND, MODE, POLICY, SERVICE
+from svcctl.cli.service_params import ALGORITHM, FRONTEND, KIND, MODE, POLICY, SERVICE, SOURCE
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
+    from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
     from svcctl.model.service_endpoint import Frontend
 
 
 @verb(
     "set",
-    examples=("svcctl service set web --affinity 600", "svcctl service set web --frontend 10.96.0.12:80/tcp"),
+    examples=(
+        "svcctl service set web --affinity 600",
+        "svcctl service set web --frontend 10.96.0.12:80/tcp",
+        "svcctl service set web --source 198.51.100.0/24 --no-source 192.0.2.0/24",
+    ),
     exits=(0, 2, 3, 4, 5, 6, 8, 9),
 )
 @argument("name", SERVICE, "Name of the service.")
@@ -64,6 +69,22 @@ if TYPE_CHECKING:
     help="How backends on other nodes answer clients outside: back through the tunnel, or directly.",
 )
 @option(
+    "--source",
+    "sources",
+    type=PREFIX,
+    multiple=True,
+    metavar="PREFIX",
+    help="Admit these clients to the load-balancer frontends, too; may be repeated.",
+)
+@option(
+    "--no-source",
+    "sources_gone",
+    type=SOURCE,
+    multiple=True,
+    metavar="PREFIX",
+    help="Take this source range away; may be repeated. Without any left everybody is admitted.",
+)
+@option(
     "--node-port",
     type=Count(0, 65535),
     metavar="PORT",
@@ -86,6 +107,8 @@ def command(
     internal: str | None,
     external: str | None,
     mode: str | None,
+    sources: tuple[Prefix, ...],
+    sources_gone: tuple[Prefix, ...],
     node_port: int | None,
     block: bool | None,
     drop: bool | None,
@@ -98,13 +121,21 @@ def command(
     from svcctl.cli.service_commands import change_service
     from svcctl.errors import UsageProblem
     from svcctl.model.service import ServiceFrontend
-    from svcctl.model.service_edit import add_frontends, algorithm_number, delete_frontends, set_options
+    from svcctl.model.service_edit import (
+        add_frontends,
+        add_sources,
+        algorithm_number,
+        delete_frontends,
+        delete_sources,
+        set_options,
+    )
     from svcctl.model.service_endpoint import KIND_NUMBERS, format_frontend
 
     if kind is not None and not frontends:
         raise UsageProblem(f"service set {name}: --kind goes with --frontend, whose kind it is")
     given = (algorithm, stable, table_size, affinity, internal, external, mode, node_port, block, drop)
-    if not frontends and not gone and all(one is None for one in given):
+    lists = (frontends, gone, sources, sources_gone)
+    if not any(lists) and all(one is None for one in given):
         raise UsageProblem(
             f"service set {name}: nothing to set", hint="'svcctl service set --help' lists what can be"
         )
@@ -112,11 +143,15 @@ def command(
         if one in gone:
             text = format_frontend(one)
             raise UsageProblem(f"service set {name}: both --frontend and --no-frontend {text}")
+    for prefix in sources:
+        if prefix in sources_gone:
+            raise UsageProblem(f"service set {name}: both --source and --no-source {prefix}")
     number = KIND_NUMBERS[kind or "cluster"]
 
     def edit(have: Service, now: int) -> Service:
+        # Ranges that go do so while there is a frontend that may have them, new ones come when there is one.
         want = set_options(
-            have,
+            delete_sources(have, sources_gone) if sources_gone else have,
             affinity_seconds=affinity,
             algorithm=algorithm_number(have.algorithm, algorithm, stable),
             table_size=0 if algorithm == "random" and table_size is None else table_size,
@@ -129,6 +164,8 @@ def command(
         )
         if frontends:
             want = add_frontends(want, [ServiceFrontend(one, number) for one in frontends])
+        if sources:
+            want = add_sources(want, sources)
         return delete_frontends(want, gone) if gone else want
 
     change_service(env, name, "service set", edit)
