@@ -27,14 +27,19 @@ static __always_inline int is_node_socket(struct bpf_sock_addr *ctx,
 	return cookie == conf->node_cookie;
 }
 
+/* All of loopback goes by its first address, which is in the map unless node
+ * ports are limited to prefixes without it: as kube-proxy has it. */
 static __always_inline int is_node_address(const __u8 *address)
 {
 	struct svc_node_key key = { .prefixlen = 128 };
 	__u32 *whose;
 
-	if (is_loopback(address))
-		return 1;
 	__builtin_memcpy(key.address, address, 16);
+	if (is_loopback(address) && is_v4(address)) {
+		key.address[13] = 0;
+		key.address[14] = 0;
+		key.address[15] = 1;
+	}
 	whose = bpf_map_lookup_elem(&node_addresses, &key);
 	return whose && ((*whose & 0xff) == SVC_NODE_OWN ||
 			 *whose & SVC_NODE_PORTS);

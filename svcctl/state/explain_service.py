@@ -231,7 +231,7 @@ def _affine(state: State, names: Names, route: Route, seconds: int) -> Affine | 
 
 def _is_node_address(state: State, family: int, address: bytes) -> bool:
     if is_loopback(family, address):
-        return True
+        address = _loopback(family)  # stands for all of it, as in the programs
     word = whose(state, address)
     return word & 0xFF == enums.NODE_OWN or bool(word & enums.NODE_PORTS)
 
@@ -244,6 +244,8 @@ def whose(state: State, address: bytes) -> int:
 
 def _zero_is_loopback(family: int, address: bytes) -> bytes:
     """The kernel turns the zero address into loopback."""
-    if not is_zero(family, address):
-        return address
+    return _loopback(family) if is_zero(family, address) else address
+
+
+def _loopback(family: int) -> bytes:
     return MAPPED + bytes((127, 0, 0, 1)) if family == IPV4 else bytes(15) + b"\1"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from svcctl.bpf.link import query_programs
 from svcctl.host.cgroup import open_cgroup
 from svcctl.maps import catalog
+from tests.lib.applying import problems
 from tests.lib.balanced import REFUSED, VIP, VIP6, Balanced, balanced, join, needs_cookie, own_cgroup
 from tests.lib.child import Child, child
 from tests.lib.svc import svc
 from tests.lib.world import World
+from tests.unit.kubernetes_objects import endpoint_slice, node, service
 
 NODE, PEER = "192.0.2.1", "192.0.2.2"
 CONNECT = """
@@ -76,6 +80,51 @@ def test_node_port(balanced: Balanced, kind: str) -> None:
     svc("service", "set", "web", "--node-port", 0)
     assert balanced.error(NODE, 30080, "tcp") == errno.ECONNREFUSED
     assert balanced.ask(VIP, 80, kind) == four
+
+
+@pytest.mark.parametrize(
+    ("limits", "four", "six"),
+    [
+        (["192.0.2.0/24"], False, True),
+        (["192.0.2.0/24", "127.0.0.0/8"], True, True),
+        (["127.0.0.1"], True, True),
+        (["2001:db8::/32"], True, False),
+        (["2001:db8::/32", "::1"], True, True),
+        (["primary"], False, False),
+        (["all"], True, True),
+    ],
+)
+def test_node_ports_on_loopback(
+    balanced: Balanced, tmp_path: Path, limits: list[str], four: bool, six: bool
+) -> None:
+    """Only where --node-port-addresses has it, as kube-proxy; a family of which nothing is said is served everywhere."""
+    needs_cookie(balanced)
+    backends = balanced.farm.open("127.0.1.1", 8080), balanced.farm.open("::1", 8080)
+    balanced.world.sh(f"ip address add {NODE}/32 dev lo; ip address add 2001:db8::1/128 dev lo nodad")
+    balanced.add("web", f"{VIP}:80/tcp", f"[{VIP6}]:80/tcp", backends=list(backends), node_port=30080)
+    file = tmp_path / "objects.json"
+    items = [
+        node("node-a", NODE, "2001:db8::1"),
+        service(clusterIP="10.96.0.21"),
+        endpoint_slice("10.244.1.1"),
+    ]
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    words = [word for limit in limits for word in ("--node-port-addresses", limit)]
+    svc("apply", "-f", file, "--node", "node-a", *words)
+    for served, backend, addresses in (
+        (four, backends[0], ("127.0.0.1", "127.9.9.9", "0.0.0.0")),
+        (six, backends[1], ("::1", "::")),
+    ):
+        for address in addresses:
+            result = svc(
+                "explain", f"[{address}]:30080/tcp" if ":" in address else f"{address}:30080/tcp"
+            ).out
+            assert (backend in result) == served, result
+            if served:
+                assert balanced.ask(address, 30080) == backend
+            else:
+                assert balanced.error(address, 30080) == errno.ECONNREFUSED
+    assert problems() == []
 
 
 def test_more_specific_frontend_beats_the_node_port(balanced: Balanced) -> None:
