@@ -1,7 +1,7 @@
 """Exceptions -> what the user is told: message, hint, stable code, exit code. Imported only when one occurs.
 
 Text is `svcctl: error: <action>: <object>: <cause>` and a line `hint: ...` if there is something to do; under
-`-o json` and `-o jsonl` it is one JSON line. Both go to stderr.
+`-o json`, `-o jsonl` and `-o yaml` (of which JSON is a part) it is one JSON line. Both go to stderr.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Problem(Record):
 
 
 _LONGEST = 300
+_PARSED = ("json", "jsonl", "yaml")
 _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN")
 _CAPABILITY_BITS = (1 << 39) | (1 << 12)  # CAP_BPF, CAP_NET_ADMIN
 
@@ -114,7 +115,7 @@ def _tell(problem: Problem, args: Sequence[str], env: Env | None, line: int | No
 
 def wants_json(args: Sequence[str], env: Env | None) -> bool:
     """Whether errors are wanted as JSON. The words are searched too: the error may be in parsing them."""
-    if env is not None and env.output in ("json", "jsonl"):
+    if env is not None and env.output in _PARSED:
         return True
     wanted = ""
     for i, word in enumerate(args):
@@ -126,7 +127,7 @@ def wants_json(args: Sequence[str], env: Env | None) -> bool:
             wanted = word[9:]
         elif word.startswith("-o"):
             wanted = word[2:]
-    return wanted in ("json", "jsonl")
+    return wanted in _PARSED
 
 
 def _click(name: str) -> Any:

@@ -203,6 +203,8 @@ def test_usage_errors_are_one_clear_line(
         ["--output=json", "bindigs"],
         ["version", "extra", "-o", "json"],
         ["version", "-o", "jsonl", "--nope"],
+        ["version", "-o", "yaml", "--nope"],
+        ["-oyaml", "bindigs"],
     ],
 )
 def test_errors_are_json_under_json(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
