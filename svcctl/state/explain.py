@@ -5,32 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.host import route, sock_diag
-from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, U64, DispatchStats
+from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, DispatchStats
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.explain import Explanation
 from svcctl.model.explain import explain as explain_bindings
 from svcctl.state import attach, counters, destinations, foreign
 from svcctl.state.bindings import lookup_destination
+from svcctl.state.members import read_members
 
 if TYPE_CHECKING:
     from svcctl.host.sock_diag import DiagSocket
     from svcctl.model.destination import Destination
     from svcctl.model.endpoint import Endpoint
+    from svcctl.state.members import Member
     from svcctl.state.session import State
 
 SOCKET, REFUSE, PASS = "socket", "refuse", "pass"
-
-
-class Member(NamedTuple):
-    """A socket in a slot. `listed` is what sock_diag says of it, None when it says nothing.
-
-    `fault` says why it cannot take the connection; None: it can.
-    """
-
-    slot: int
-    cookie: int
-    listed: DiagSocket | None
-    fault: str | None
 
 
 class Explained(NamedTuple):
@@ -95,44 +85,6 @@ def explain(state: State, endpoint: Endpoint) -> Explained:
         _is_local(state, family, address),
         _foreign(state),
     )
-
-
-def read_members(state: State, number: int, family: int, protocol: int) -> list[Member]:
-    """Every socket under a destination id, and whether it could take a connection now."""
-    cookies = {}
-    sockets = state.map("sockets")
-    for slot in range(SOCKETS_PER_DESTINATION):
-        index = number * SOCKETS_PER_DESTINATION + slot
-        data = sockets.lookup(U32.pack(index)) if index < sockets.info.max_entries else None
-        if data is not None:
-            cookies[slot] = U64.unpack(data)[0]
-    if not cookies:
-        return []
-    listed = _listed(state, protocol)
-    return [
-        Member(slot, cookie, listed.get(cookie) if listed else None, _fault(listed, cookie, family))
-        for slot, cookie in cookies.items()
-    ]
-
-
-def _listed(state: State, protocol: int) -> dict[int, DiagSocket] | None:
-    """Sockets that listen (TCP), or are not connected (UDP), by cookie; None without sock_diag."""
-    try:
-        return {one.cookie: one for one in sock_diag.listeners(protocol, netns=state.netns)}
-    except OSError:
-        return None
-
-
-def _fault(listed: dict[int, DiagSocket] | None, cookie: int, family: int) -> str | None:
-    """Why the dispatcher goes on to the next slot: the same tests as is_live() and bpf_sk_assign()."""
-    if listed is None:
-        return None
-    one = listed.get(cookie)
-    if one is None:
-        return "does not listen any more, or is connected, or is of another protocol"
-    if one.family == family or (one.family == IPV6 and not one.v6only):
-        return None
-    return "is of another family"
 
 
 def _choose(state: State, number: int, members: list[Member]) -> Member | None:

@@ -19,7 +19,7 @@ from svcctl.bpf.link import Link
 from svcctl.errors import Incompatible
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
-from svcctl.state.doctor import FAIL, OK, WARN, Line, Probe, diagnose
+from svcctl.state.doctor import FAIL, OK, WARN, Line, Probe, diagnose, host
 from svcctl.state.doctor.host import OBJECTS, layout_differences
 from svcctl.state.doctor.probe import Root
 from svcctl.state.place import Place
@@ -31,6 +31,7 @@ from tests.lib.sockets import writer
 from tests.lib.svc import svc_process
 from tests.lib.world import World
 
+SOURCES = Path(__file__).resolve().parents[2] / "bpf"
 HOST_SYSCTLS = {"kernel.unprivileged_bpf_disabled": "2", "net.core.bpf_jit_enable": "1"}
 
 
@@ -248,8 +249,29 @@ def test_layouts(loaded: World, objects: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["objects"]["status"] == OK
     assert found["layouts"]["status"] == FAIL
     assert "struct svc_meta" in found["layouts"]["message"]
-    monkeypatch.setattr(layouts, "ALL", (*layouts.ALL, layouts.Layout("svc_nowhere", layouts.Usage, "I I")))
+    more = (*host.LAYOUTS, layouts.Layout("svc_nowhere", layouts.Usage, "I I"))
+    monkeypatch.setattr(host, "LAYOUTS", more)
     assert layout_differences([object_path(name) for name in OBJECTS]) == ["svc_nowhere is in no object"]
+
+
+@pytest.mark.parametrize(
+    ("field", "struct"), [("affinity_seconds", "svc_block"), ("tunnel_port", "svc_packet_config")]
+)
+def test_layouts_of_every_half(loaded: World, objects: Path, field: str, struct: str) -> None:
+    path = objects / Path(object_path("abi")).name
+    name, other = f"\0{field}\0".encode(), f"\0{field[:-1]}X\0".encode()
+    assert name in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(name, other))
+    assert f"struct {struct}" in as_json(environ={"SVCCTL_OBJECTS": str(objects)})["layouts"]["message"]
+
+
+def test_every_object_is_looked_at(loaded: World, objects: Path) -> None:
+    assert {f"{name}.bpf.c" for name in OBJECTS} == {path.name for path in SOURCES.glob("*.bpf.c")}
+    for name in OBJECTS:
+        path = objects / Path(object_path(name)).name
+        path.rename(path.with_suffix(".away"))
+        assert as_json(environ={"SVCCTL_OBJECTS": str(objects)})["objects"]["status"] == FAIL, name
+        path.with_suffix(".away").rename(path)
 
 
 def test_an_enum_that_differs(loaded: World, objects: Path) -> None:
@@ -506,6 +528,9 @@ def test_not_root_while_loaded(loaded: World) -> None:
     state = next(line for line in ran.out.splitlines() if " state " in line)
     assert state.startswith("warn")
     assert "permission denied" in state
+    assert "not looked at: not looked at" not in ran.out
+    interrupted = next(line for line in ran.out.splitlines() if " interrupted " in line)
+    assert "permission denied" in interrupted
 
 
 def test_without_libbpf(loaded: World) -> None:

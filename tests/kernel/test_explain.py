@@ -282,6 +282,15 @@ def test_ordinary_listeners_in_the_kernels_order(loaded: World) -> None:
     assert "nobody listens" in ok("explain", f"127.0.0.1:{port}/tcp").out
 
 
+def test_what_is_not_local_goes_where_the_routes_lead(loaded: World) -> None:
+    """A wildcard listener gets nothing that is for elsewhere, and nobody refuses it here."""
+    with socket.create_server(("0.0.0.0", 0)) as wild:
+        for port in (wild.getsockname()[1], 9):
+            *_, result = ok("explain", f"192.0.2.1:{port}/tcp").out.splitlines()
+            assert result.split()[0] == "result"
+            assert "where the host's routes lead" in result
+
+
 def first_listener(endpoint: str) -> int:
     found = explained(endpoint)
     assert found["verdict"] == "pass"

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def _members(members: list[dict[str, Any]]) -> str:
-    return " ".join(f"sk:{one['cookie']:x}" for one in members) or "-"
+    return (
+        " ".join(f"sk:{one['cookie']:x}{'' if one.get('alive', True) else '(dead)'}" for one in members)
+        or "-"
+    )
 
 
 COLUMNS = (
@@ -30,18 +33,29 @@ COLUMNS = (
 )
 
 
-@noun("destinations", examples=("svcctl destinations", "svcctl destinations web -o json"))
+@noun(
+    "destinations",
+    examples=("svcctl destinations", "svcctl destinations web -o json"),
+    exits=(0, 2, 3, 4, 5, 7),
+)
 @argument("label", LABEL, "Only this label.", required=False)
 def command(env: Env, label: str | None) -> None:
-    """List what each label has: its live sockets (by cookie, as in ss -e), bindings and counters.
+    """List what each label has: its sockets (by cookie, as in ss -e), bindings and counters.
+
+    A socket that was shut down, or a UDP socket that was connected after it was registered, is (dead): it has a place
+    and takes nothing. One that was closed has left.
 
     lookups: connections that met a binding of it; no_socket: refused because no registered socket was live;
     errors: registered sockets that could not take a connection.
     """
     from svcctl.cli.access import reading
-    from svcctl.state.listing import destination_rows
+    from svcctl.state.listing import rows_of_label
 
     def read(state: State) -> list[tuple[Any, ...]]:
-        return destination_rows(state, label)
+        return rows_of_label(state, label)
 
-    env.emit("destinations", reading(env, read), COLUMNS, name=lambda row: f"{row[0]}#{row[2]}:{row[1]}")
+    rows = reading(env, read)
+    if not rows and env.output in ("text", "wide"):
+        env.notice("no labels")
+        return
+    env.emit("destinations", rows, COLUMNS, name=lambda row: f"{row[0]}#{row[2]}:{row[1]}")

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from svcctl.host.sock_diag import DiagSocket
     from svcctl.model.endpoint import Endpoint
     from svcctl.model.prefix import Prefix
-    from svcctl.state.explain import Explained, Member
+    from svcctl.state.explain import Explained
     from svcctl.state.explain_packet import ExplainedPacket
     from svcctl.state.explain_service import ExplainedService
+    from svcctl.state.members import Member
     from svcctl.state.session import State
 
 
@@ -226,6 +227,8 @@ def _result(found: Explained) -> str:
         return f"goes to the socket on {where}, or to another of its SO_REUSEPORT group if it has one"
     if found.verdict == "refuse":
         return "refused: no socket of the label is live ('svcctl register-pid' registers one)"
+    if found.local is False:
+        return "left to the kernel, which has no such address: it goes where the host's routes lead"
     if found.listeners:
         names = ", ".join(f"{_where(one)} (uid {one.uid})" for one in found.listeners)
         return f"left to the kernel: ordinary listeners, the first one gets it: {names}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from svcctl.bpf.btf import Btf
 from svcctl.bpf.errors import BpfError
 from svcctl.errors import SvcctlError
-from svcctl.maps import enums, layouts
+from svcctl.maps import enums, layouts, packet_layouts, service_layouts
 from svcctl.state.doctor.line import FAIL, OK, WARN, Line
 from svcctl.state.programs import object_path
 
@@ -24,7 +24,8 @@ USEFUL = {
     "CAP_SYS_ADMIN": "enter other network namespaces, mount bpffs, look up programs by id",
     "CAP_SYS_PTRACE": "take sockets of other users' processes (register-pid)",
 }
-OBJECTS = ("state", "dispatch", "copy", "connect", "abi")
+OBJECTS = ("state", "dispatch", "copy", "connect", "packet", "abi")
+LAYOUTS = (*layouts.ALL, *service_layouts.ALL, *packet_layouts.ALL)
 
 
 def lines(probe: Probe) -> Iterator[Line]:
@@ -120,9 +121,7 @@ def _layouts() -> Line:
             "; ".join(differences),
             "objects and program are of different versions: 'make build', or install the package anew",
         )
-    return Line(
-        "layouts", OK, f"{len(layouts.ALL)} structs and {len(enums.ALL)} enums are those of the objects"
-    )
+    return Line("layouts", OK, f"{len(LAYOUTS)} structs and {len(enums.ALL)} enums are those of the objects")
 
 
 def layout_differences(paths: list[str]) -> list[str]:
@@ -132,7 +131,7 @@ def layout_differences(paths: list[str]) -> list[str]:
     for path in paths:
         btf = Btf.from_object(path)
         names = set(btf.names())
-        for layout in layouts.ALL:
+        for layout in LAYOUTS:
             if layout.name in names:
                 seen.add(layout.name)
                 struct = btf.struct(layout.name)
@@ -144,5 +143,5 @@ def layout_differences(paths: list[str]) -> list[str]:
                 seen.add(name)
                 if btf.enum(name) != members:
                     found.append(f"enum {name} in {path} is another")
-    wanted = [*(layout.name for layout in layouts.ALL), *enums.ALL]
+    wanted = [*(layout.name for layout in LAYOUTS), *enums.ALL]
     return found + [f"{name} is in no object" for name in wanted if name not in seen]

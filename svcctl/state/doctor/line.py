@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+UNSEEN = "not looked at: "
 
 
 class Line(NamedTuple):
@@ -16,6 +17,6 @@ class Line(NamedTuple):
     hint: str | None = None
 
 
-def unseen(name: str, why: str) -> Line:
+def unseen(name: str, why: str, hint: str | None = "run 'svcctl doctor' as root") -> Line:
     """A line about what could not be looked at."""
-    return Line(name, WARN, f"not looked at: {why}", "run 'svcctl doctor' as root")
+    return Line(name, WARN, f"{UNSEEN}{why}", hint)

@@ -12,7 +12,7 @@ from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state import attach
 from svcctl.state.doctor import balancer, tunnels
-from svcctl.state.doctor.line import FAIL, OK, WARN, Line, unseen
+from svcctl.state.doctor.line import FAIL, OK, UNSEEN, WARN, Line, unseen
 from svcctl.state.picture import read_fill
 from svcctl.state.programs import object_digest, object_path
 
@@ -51,10 +51,10 @@ def lines(probe: Probe) -> Iterator[Line]:
 def _without(first: str, line: Line) -> Iterator[Line]:
     """The line that says why there is no state, and the others that hang on it."""
     yield line
+    why = line.message.removeprefix(UNSEEN)
     for name in LOADED:
         if name != first:
-            status = OK if line.status == OK else WARN
-            yield Line(name, status, "not loaded" if status == OK else f"not looked at: {line.message}")
+            yield Line(name, OK, "not loaded") if line.status == OK else unseen(name, why, "see 'state'")
 
 
 def _guarded(name: str, look: Callable[[Probe, Reader], Line], probe: Probe, reader: Reader) -> Line:
