@@ -38,7 +38,8 @@ class Env:
     """The surroundings of one command.
 
     `netns` and `bpffs` are paths, `lock_timeout` is in seconds, `output` one of text, wide, json, jsonl,
-    yaml, name. `dry_run` is set by verbs only. `session` is free for `batch`, to share what it holds open.
+    yaml, name. `dry_run` is set by verbs only. `action` is the command's name once it runs. `session` is
+    free for `batch`, to share what it holds open.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -51,6 +52,7 @@ class Env:
         self.quiet: int = 0
         self.verbosity: int = 0
         self.dry_run: bool = False
+        self.action: str = ""
         self.session: Any = None
 
     def child(self) -> Env:

@@ -170,8 +170,9 @@ class Command(Helpful):
         """Run; what the function returns (None or an int) is the exit code."""
         params = dict(ctx.params)
         ctx.obj.apply(params)
+        ctx.obj.action = ctx.command_path.partition(" ")[2]
         if ctx.obj.session is not None:
-            ctx.obj.session.admit(ctx.command_path.partition(" ")[2], ctx.obj)
+            ctx.obj.session.admit(ctx.obj.action, ctx.obj)
         assert self.callback is not None
         return self.callback(ctx.obj, **params)
 

@@ -34,6 +34,8 @@ class Problem(Record):
 
 _LONGEST = 300
 _PARSED = ("json", "jsonl", "yaml")
+_NO_ACTION = ("/", "<", "no state")
+"""How messages begin that do not say what was being done: with a file, standard input, or that there is no state."""
 _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN")
 _CAPABILITY_BITS = (1 << 39) | (1 << 12)  # CAP_BPF, CAP_NET_ADMIN
 
@@ -60,6 +62,8 @@ def report(
         except StreamProblem:
             abandon(sys.stdout)
     problem = describe(error)
+    if env is not None and env.action and problem.message.startswith(_NO_ACTION):
+        problem = problem._replace(message=f"{env.action}: {problem.message}")
     _tell(problem, args, env, line)
     return problem.exit_code
 

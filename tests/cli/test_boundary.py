@@ -19,10 +19,12 @@ from svcctl.cli.env import Env
 from svcctl.cli.main import main
 from svcctl.errors import Conflict, Exit, NotLoaded, SvcctlError
 from tests.lib.cli import ROOT, clean_environment, process
-from tests.lib.svc import svc_process
+from tests.lib.svc import svc, svc_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tests.lib.world import World
 
 
 @pytest.fixture
@@ -318,4 +320,24 @@ def test_output_the_terminal_cannot_show_is_escaped() -> None:
 def test_standard_input_has_a_name_in_errors(text: str) -> None:
     """As files have."""
     ran = svc_process("check", "-f", "-", code=2, input=text)
-    assert ran.err.startswith("svcctl: error: <stdin>: ")
+    assert ran.err.startswith("svcctl: error: check: <stdin>: ")
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("words", "code", "start"),
+    [
+        (("bindings",), 3, "bindings: no state for network namespace "),
+        (("bind", "web", "tcp", "127.0.0.1", "80"), 3, "bind: no state for network namespace "),
+        (("--bpffs", "/nonexistent", "attach", "netns"), 3, "attach netns: /nonexistent: no such directory"),
+        (("services", "--bpffs", "/nonexistent"), 3, "services: /nonexistent: no such directory"),
+        (("diff", "-f", "/dev/null"), 2, "diff: /dev/null: is empty"),
+        (("load-bindings", "/dev/null"), 2, "load-bindings: /dev/null: "),
+    ],
+)
+def test_errors_begin_with_what_was_being_done(
+    world: World, words: tuple[str, ...], code: int, start: str
+) -> None:
+    assert svc(*words, code=code).err.startswith(f"svcctl: error: {start}")
+    ran = svc("-o", "json", *words, code=code)
+    assert json.loads(ran.err)["error"]["message"].startswith(start)

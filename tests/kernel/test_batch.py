@@ -234,8 +234,8 @@ def test_one_lock_for_all_lines(loaded: World) -> None:
 
 
 def test_nothing_loaded_and_no_such_file(world: World, tmp_path: Path) -> None:
-    assert batch(tmp_path, "bind a tcp ::1 1", code=3).err.startswith("svcctl: error: no state")
-    assert "line 1: no state" in batch(tmp_path, "bind a tcp ::1 1", options=("--dry-run",), code=3).err
+    assert batch(tmp_path, "bind a tcp ::1 1", code=3).err.startswith("svcctl: error: batch: no state")
+    assert "line 1: bind: no state" in batch(tmp_path, "bind a tcp ::1 1", options=("--dry-run",), code=3).err
     svc("batch", tmp_path / "missing", code=2)
 
 
