@@ -108,7 +108,6 @@ class Scenario:
 
 class Load(Scenario):
     name = "load"
-    step = 3
     loaded = (False, True)
     questions = (("127.0.0.1", PLAIN, "tcp"), ("127.0.0.5", PLAIN, "tcp"))
     old = new = ["plain", "plain"]
@@ -311,7 +310,6 @@ class Upgrade(Scenario):
     """All kinds of traffic, none of which may be refused or go astray at any point."""
 
     name = "upgrade"
-    step = 4
     free = True
     questions = (
         ("127.1.0.1", PLAIN, "tcp"),
@@ -342,7 +340,6 @@ class UpgradeResize(Upgrade):
     """Larger by one than it is, so that there is nothing to undo."""
 
     name = "upgrade-resize"
-    step = 8
 
     def command(self) -> tuple[str, ...]:
         return ("upgrade", "--max-destinations", str(max_entries("destinations") + 1))
@@ -388,7 +385,6 @@ class DetachNetns(Scenario):
 
 class Unload(Upgrade):
     name = "unload"
-    step = 1
     free = False
     loaded = (True, False)
     new = ["plain", "plain", "plain6", None, "plain", "plain"]
