@@ -40,6 +40,21 @@ def mount_point() -> str:
     return found
 
 
+def mounts_of(*controllers: str) -> list[str]:
+    """Mount points of the cgroup v1 hierarchies that have any of these controllers."""
+    found = []
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                left, _, right = line.partition(" - ")
+                kind, *_, options = right.split(" ")
+                if kind == "cgroup" and set(options.strip().split(",")) & set(controllers):
+                    found.append(_unescape(left.split(" ")[4]))
+    except OSError:
+        pass
+    return found
+
+
 def open_cgroup(path: str) -> int:
     """A descriptor of a cgroup2 directory. Raises NotFound, PermissionProblem, UsageProblem for anything else."""
     import ctypes

@@ -17,6 +17,7 @@ import pytest
 from svcctl.bpf.errors import Unsupported
 from svcctl.bpf.link import Link
 from svcctl.errors import Incompatible
+from svcctl.host import cgroup
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32
 from svcctl.state.doctor import FAIL, OK, WARN, Line, Probe, diagnose, host
@@ -168,6 +169,45 @@ def test_sock_diag(loaded: World) -> None:
 @broken("pidfd_getfd")
 def test_pidfd_getfd(loaded: World) -> None:
     expect(lines(Good(pidfd_getfd=Incompatible("no pidfd_getfd")))["pidfd_getfd"], WARN, "no pidfd_getfd")
+
+
+@broken("refusals")
+def test_refusals(loaded: World) -> None:
+    expect(lines(Good(chooses_errno=False))["refusals"], WARN, "EPERM")
+    assert "not looked at" in lines(Good(chooses_errno=None))["refusals"].message
+    assert probe_of_this_host().chooses_errno() is (probe_of_this_host().kernel_release() >= (6, 1))
+
+
+@broken("kernel clients")
+def test_kernel_clients(loaded: World) -> None:
+    expect(lines(Good(kernel_release=(6, 5)))["kernel clients"], WARN, "NFS")
+    assert lines(Good(kernel_release=(6, 6)))["kernel clients"].status == OK
+
+
+@broken("cgroup v1")
+def test_cgroup_v1(loaded: World) -> None:
+    where = ["/sys/fs/cgroup/net_cls,net_prio"]
+    expect(lines(Good(class_mounts=where, kernel_release=(5, 10)))["cgroup v1"], WARN, where[0])
+    assert lines(Good(class_mounts=where, kernel_release=(5, 15)))["cgroup v1"].status == OK
+    assert lines(Good(class_mounts=[], kernel_release=(5, 10)))["cgroup v1"].status == OK
+
+
+def test_mounts_of_controllers(world: World, tmp_path: Path) -> None:
+    """cgroup v1's, by controller, whatever their mount points are called; cgroup2 has no such."""
+    before = cgroup.mounts_of("net_cls", "net_prio")
+    path = tmp_path / "a b"
+    path.mkdir()
+    for name in ("net_cls", "net_prio"):
+        options = ["mount", "-t", "cgroup", "-o", name, "none", str(path)]
+        if subprocess.run(options, capture_output=True, check=False).returncode == 0:
+            assert str(path) in cgroup.mounts_of(name, "nothing")
+            assert str(path) not in cgroup.mounts_of("nothing")
+            subprocess.run(["umount", str(path)], check=True)
+    assert cgroup.mounts_of("net_cls", "net_prio") == before
+
+
+def probe_of_this_host() -> Probe:
+    return Probe(Place())
 
 
 # The process and the host

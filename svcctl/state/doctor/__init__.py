@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.state.doctor import host, kernel, loaded
+from svcctl.state.doctor import host, kernel, loaded, socket_calls
 from svcctl.state.doctor.line import FAIL, OK, WARN, Line
 from svcctl.state.doctor.probe import Probe
 
@@ -22,6 +22,7 @@ def diagnose(probe: Probe) -> list[Line]:
 
 def _lines(probe: Probe) -> Iterator[Line]:
     yield from kernel.lines(probe)
+    yield from socket_calls.lines(probe)
     yield from host.lines(probe)
     yield from loaded.lines(probe)
 

@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.bpf import lib
-from svcctl.bpf.probe import FEATURES
-from svcctl.host import bpffs, capability, devices, process, sock_diag
+from svcctl.bpf.probe import FEATURES, has_helper
+from svcctl.host import bpffs, capability, cgroup, devices, process, sock_diag
 from svcctl.host.netns import Netns
 from svcctl.state import foreign
+from svcctl.state.balancer import CONNECT4_HOOK, SET_RETVAL, SOCK_ADDR
 from svcctl.state.session import Reader, open_reader
 from svcctl.state.unload import dead_directories, find_leftovers
 
@@ -58,6 +59,16 @@ class Probe:
         if not {"CAP_BPF", "CAP_NET_ADMIN"} <= self.capabilities():
             return None
         return FEATURES[name][0]()
+
+    def chooses_errno(self) -> bool | None:
+        """Whether programs of connect() may say which errno a refusal is; None when that may not be tried."""
+        if not {"CAP_BPF", "CAP_NET_ADMIN"} <= self.capabilities():
+            return None
+        return has_helper(SOCK_ADDR, SET_RETVAL, CONNECT4_HOOK)
+
+    def class_mounts(self) -> list[str]:
+        """Where cgroup v1's net_cls or net_prio is mounted."""
+        return cgroup.mounts_of("net_cls", "net_prio")
 
     def has_pyroute2(self) -> bool:
         """Whether the package that filters on clsact need is installed."""
