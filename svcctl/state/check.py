@@ -11,7 +11,7 @@ from svcctl.maps import enums
 from svcctl.record import Record
 from svcctl.state.audit import Finding, audit, pins
 from svcctl.state.recover import mend, recover, repair_all
-from svcctl.state.unload import clear_leftovers, find_leftovers, lock_root
+from svcctl.state.unload import find_leftovers, lock_root
 from svcctl.state.writer import lock_state
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _temporary(place: Place) -> list[Finding]:
         Finding(
             "temporary",
             f"{path} is left over from a load that was interrupted",
-            partial(clear_leftovers, place),
+            partial(find_leftovers, place, remove=True),
         )
         for path in find_leftovers(place)
     ]

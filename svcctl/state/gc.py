@@ -17,7 +17,6 @@ from svcctl.state import place as places
 from svcctl.state.lock import open_locked
 from svcctl.state.session import open_reader
 from svcctl.state.unload import (
-    clear_leftovers,
     find_leftovers,
     judge_directories,
     lock_root,
@@ -57,7 +56,7 @@ def collect(place: Place, command: str) -> list[Removed]:
     removed = []
     root = lock_root(place, "gc")
     try:
-        removed += [Removed("leftover", path, INTERRUPTED) for path in clear_leftovers(place)]
+        removed += [Removed("leftover", path, INTERRUPTED) for path in find_leftovers(place, remove=True)]
         for path in dict.fromkeys(_dead(place) + _own_dead(place, command)):
             if _retire(place, path):
                 removed.append(Removed("state", path, DEAD))

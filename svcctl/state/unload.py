@@ -84,8 +84,11 @@ def unload(place: Place) -> str | None:
 
 
 def clear_leftovers(place: Place) -> list[str]:
-    """Remove directories of `load`s that died before they were published. The root's lock must be held."""
-    return find_leftovers(place, remove=True)
+    """Remove directories of `load`s that died before they were published, and say so. The root's lock must be held."""
+    found = find_leftovers(place, remove=True)
+    for path in found:
+        place.notice(f"removed {path}, left over from a load that was interrupted")
+    return found
 
 
 def find_leftovers(place: Place, *, remove: bool = False) -> list[str]:
@@ -108,7 +111,6 @@ def find_leftovers(place: Place, *, remove: bool = False) -> list[str]:
                 if remove:
                     with Netns.open(place.netns) as netns:
                         remove_directory(path, netns)
-                    place.notice(f"removed {path}, left over from a load that was interrupted")
         finally:
             os.close(fd)
     return found

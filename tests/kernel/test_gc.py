@@ -75,7 +75,12 @@ def test_leftovers_of_killed_loads(world: World) -> None:
     path = leftover(world)
     assert ok("gc", "--dry-run").out == f"would remove {path} (left over from a load that was interrupted)\n"
     assert os.path.isdir(path)
-    assert path in ok("gc").out
+    done = ok("gc")
+    assert done.out == f"removed {path} (left over from a load that was interrupted)\n"
+    assert done.err == ""  # said once
+    assert not os.path.exists(path)
+    path = leftover(world)
+    assert f"removed {path}, left over" in ok("load", "--max-bindings", "100").err
     assert not os.path.exists(path)
 
 
