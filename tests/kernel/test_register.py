@@ -54,7 +54,8 @@ def cookie(one: socket.socket) -> int:
 
 def registered(label: str = "web") -> dict[tuple[str, str], set[int]]:
     """(family, protocol) -> cookies."""
-    rows = svc("destinations", label, "-o", "json").json["destinations"]
+    every = svc("destinations", "-o", "json").json["destinations"]
+    rows = [row for row in every if row["label"] == label]
     return {(row["family"], row["protocol"]): {one["cookie"] for one in row["members"]} for row in rows}
 
 

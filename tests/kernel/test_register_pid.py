@@ -27,7 +27,8 @@ def bind_label(label: str = "web", kind: str = "tcp", prefix: str = "127.0.0.53"
 
 def members(label: str = "web") -> list[list[int]]:
     """Cookies of each destination of a label, in the listing's order."""
-    rows = svc("destinations", label, "-o", "json").json["destinations"]
+    every = svc("destinations", "-o", "json").json["destinations"]
+    rows = [row for row in every if row["label"] == label]
     return [[one["cookie"] for one in row["members"]] for row in rows]
 
 
