@@ -21,7 +21,7 @@ from tests.lib.applying import plain, plain_services, problems
 from tests.lib.balanced import Balanced
 from tests.lib.inspect_state import generation
 from tests.lib.svc import svc
-from tests.unit.kubernetes_objects import DATA, documents, endpoint, endpoint_slice, node, service
+from tests.unit.kubernetes_objects import DATA, documents, endpoint_slice, node, service
 
 NOT_KUBERNETES = "45-cilium-lb-state-file.yaml"
 FILES = sorted(path.name for path in DATA.iterdir() if path.name not in (NOT_KUBERNETES, "SOURCES.tsv"))
@@ -98,12 +98,15 @@ def test_a_clusters_objects_again_are_no_writing_call(balanced: Balanced, tmp_pa
 
 def hostile() -> dict[str, str]:
     """Manifests that nobody should apply, each beside a service that is as it was."""
-    many = [endpoint(f"10.{244 + n // 62500}.{n // 250 % 250}.{n % 250 + 1}") for n in range(10_000)]
+    many = [
+        endpoint_slice(*(f"10.{244 + n // 250}.{n % 250}.{m}" for m in range(1, 251)), name=f"web-{n}")
+        for n in range(40)
+    ]
     service_text = json.dumps(service())
     listed = '{"apiVersion": "v1", "kind": "List", "items": [%s]}'
     return {
         "more endpoints than there is room for": json.dumps(
-            {"apiVersion": "v1", "kind": "List", "items": [service(), endpoint_slice(*many), node("node-a")]}
+            {"apiVersion": "v1", "kind": "List", "items": [service(), *many, node("node-a")]}
         ),
         "a name with control characters": listed % service_text.replace('"web"', '"web\\u001b[31m"'),
         "a port that is no number": listed % service_text.replace(": 80", ": NaN"),

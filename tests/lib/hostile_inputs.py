@@ -50,6 +50,30 @@ def _merged_maps() -> bytes:
     return f"a: &a {{{keys}}}\nb:\n".encode() + b"- {<<: *a}\n" * 5000
 
 
+def _addresses(count: int) -> list[str]:
+    return [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(count)]
+
+
+def _cluster(slices: int, endpoints: int, slice_ports: int, ports: int = 1, **spec: object) -> bytes:
+    """A Service and its slices, in which each endpoint is a backend at each port."""
+    given = [{"name": f"p{n}" if ports > 1 else "", "port": n} for n in range(1, ports + 1)]
+    in_slices = [{"name": f"p{n}" if ports > 1 else "", "port": n} for n in range(1, slice_ports + 1)]
+    addresses = _addresses(slices * endpoints)
+    web = {"ports": given, "clusterIP": "10.96.0.1", **spec}
+    items: list[dict[str, object]] = [{"kind": "Service", "metadata": {"name": "web"}, "spec": web}]
+    items += [
+        {
+            "kind": "EndpointSlice",
+            "addressType": "IPv4",
+            "metadata": {"name": f"web-{n}", "labels": {"kubernetes.io/service-name": "web"}},
+            "ports": in_slices,
+            "endpoints": [{"addresses": [each]} for each in addresses[n * endpoints : (n + 1) * endpoints]],
+        }
+        for n in range(slices)
+    ]
+    return json.dumps({"kind": "List", "items": items}).encode()
+
+
 CASES: dict[str, Callable[[], bytes]] = {
     "laughs": lambda: _laughs(9),
     "laughs in a manifest": lambda: NATIVE + b"- name: a\n  frontends: *x\n  x: &x 1\n" + _laughs(9),
@@ -129,6 +153,9 @@ CASES: dict[str, Callable[[], bytes]] = {
     "a tag of Python": lambda: b"version: !!python/object/apply:os.system ['true']\nservices: []",
     "many anchors": lambda: b"".join(b"a%d: &a%d 1\n" % (n, n) for n in range(50_000)) + b"a: *b",
     "many documents": lambda: b"---\n{}\n" * 100_000,
+    "ten thousand endpoints of a slice": lambda: _cluster(1, 10_000, 1),
+    "ten thousand ports of a slice": lambda: _cluster(1, 1000, 10_000),
+    "a hundred ports of ten thousand endpoints": lambda: _cluster(10, 1000, 100, ports=100),
 }
 
 

@@ -195,3 +195,32 @@ def test_the_policy(allowed: Any, served: list[str]) -> None:
     assert set(fronts(found)) == {"10.96.0.20:80/tcp"} | {f"{each}:80/tcp" for each in served}
     for address in addresses:
         assert told(found, "warning", "test/web", address, "--external-ips") == (address not in served)
+
+
+def test_external_addresses_at_ports_without_number_harm_nobody_else() -> None:
+    """Each address is a frontend at each port: one Service of a few hundred kilobytes could ask for millions."""
+    ports = [{"name": f"p{n}", "port": n} for n in range(1, 101)]
+    addresses = [f"10.{n >> 8}.{n & 255}.1" for n in range(1000)]
+    greedy = service("greedy", clusterIP="10.96.0.1", created=OLD, ports=ports, externalIPs=addresses)
+    other = service("other", clusterIP="10.96.0.2", created=NEW, externalIPs=["192.0.2.5"])
+    found = plan(greedy, other)
+    assert {"10.96.0.2:80/tcp", "192.0.2.5:80/tcp", "10.96.0.1:100/tcp"} <= set(fronts(found))
+    assert len(fronts(found)) == 102
+    assert told(found, "warning", "test/greedy", "external IPs are not served", "100000 frontends")
+    greedy["spec"]["externalIPs"] = addresses[:100]
+    assert len(fronts(plan(greedy, other))) == 10102
+
+
+def test_notices_of_one_service_are_few() -> None:
+    """Whoever writes a Service could hide what is said of others among thousands of lines."""
+    ports = [{"name": f"p{n}", "port": n} for n in range(1, 31)]
+    addresses = [f"192.0.2.{n}" for n in range(1, 101)]
+    first = service("a", clusterIP="10.96.0.1", created=OLD, ports=ports, externalIPs=addresses)
+    loser = service("b", clusterIP="10.96.0.2", created=NEW, ports=ports, externalIPs=addresses)
+    found = plan(first, loser, service("c", clusterIP="10.96.0.3", externalIPs=["not one"]))
+    of_loser = [each.text for each in found.notices if "test/b" in each.subject]
+    assert len(of_loser) == 21
+    assert of_loser[0].startswith("test/b:p1/tcp does not get 192.0.2.1:1/tcp, 192.0.2.2:1/tcp, ")
+    assert of_loser[0].endswith(" and 97 more: they are test/a:p1/tcp's")
+    assert of_loser[-1] == "and 10 more such"
+    assert told(found, "warning", "test/c", "not one")

@@ -16,6 +16,7 @@ from svcctl.model.service_endpoint import (
     KIND_NODE_PORT,
     format_frontend,
 )
+from svcctl.model.sources.kubernetes.notices import some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,12 +50,14 @@ def settle_frontends(claimants: Sequence[Claimant], notices: Notices) -> None:
                 claim = known
             lost.append((frontend, claim[2]))
     taken: dict[str, set[Frontend]] = {}
+    told: dict[tuple[str, str, str], list[Frontend]] = {}
     for frontend, (service, name, _) in lost:
         taken.setdefault(name, set()).add(frontend)
-        winner = owners[frontend][2][1]
-        notices.warn(
-            service.item.subject, f"{name} does not get {format_frontend(frontend)}: it is {winner}'s"
-        )
+        told.setdefault((service.item.subject, name, owners[frontend][2][1]), []).append(frontend)
+    for (subject, name, winner), those in told.items():
+        texts = [format_frontend(each) for each in sorted(those)]
+        what = "they are" if len(texts) > 1 else "it is"
+        notices.warn(subject, f"{name} does not get {some(texts)}: {what} {winner}'s")
     for _, name, frontends in claimants:
         if name in taken:
             frontends[:] = [each for each in frontends if each.frontend not in taken[name]]

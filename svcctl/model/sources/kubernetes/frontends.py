@@ -17,6 +17,7 @@ from svcctl.model.service_endpoint import (
     Frontend,
     zero_address,
 )
+from svcctl.model.sources.kubernetes.notices import some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from svcctl.model.sources.kubernetes.services import Facts, ServicePort
 
 _FAMILY_WORDS = {IPV4: "IPv4", IPV6: "IPv6"}
+
+
+MAX_EXTERNAL, MAX_EXTERNAL_IN_ALL = 1 << 14, 1 << 18
+"""Frontends of a Service's external IPs, and of all: each is one at each port, and anybody can write down many."""
 
 
 def admit_external(
@@ -48,21 +53,41 @@ def admit_external(
         for address in each.cluster.items():
             owners[address] = _subject(each)
     found = {}
+    left = MAX_EXTERNAL_IN_ALL
     for each in services:
-        kept = []
+        kept: list[Address] = []
+        refused: list[Address] = []
+        others: dict[str, list[Address]] = {}
         for address in each.external:
-            text = format_address(*address)
             if allowed is not None and not any(covers(prefix, *address) for prefix in allowed):
-                notices.warn(
-                    each.item.subject, f"external IP {text} is not served: --external-ips does not allow it"
-                )
+                refused.append(address)
                 continue
             owner = owners.get(address)
             if owner is not None and owner != _subject(each):
-                notices.warn(each.item.subject, f"external IP {text} is the address of {owner}")
+                others.setdefault(owner, []).append(address)
             kept.append(address)
+        subject = each.item.subject
+        if refused:
+            notices.warn(subject, f"{_external(refused)} not served: --external-ips does not allow it")
+        for owner, addresses in others.items():
+            what = "the addresses" if len(addresses) > 1 else "the address"
+            notices.warn(subject, f"{_external(addresses)} {what} of {owner}")
+        frontends = len(kept) * len(each.ports)
+        if frontends > min(MAX_EXTERNAL, left):
+            kept = []
+            notices.warn(
+                subject, f"its external IPs are not served: with its ports they are {frontends} frontends"
+            )
+        else:
+            left -= frontends
         found[each.key] = tuple(kept)
     return found
+
+
+def _external(addresses: Sequence[Address]) -> str:
+    """`external IP 192.0.2.1 is`, or of more `external IPs ... are`."""
+    texts = [format_address(*each) for each in addresses]
+    return f"external IPs {some(texts)} are" if len(texts) > 1 else f"external IP {texts[0]} is"
 
 
 def frontends_of(service: Facts, port: ServicePort, external: Iterable[Address]) -> list[ServiceFrontend]:

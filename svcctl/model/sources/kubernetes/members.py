@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from svcctl.model.sources.kubernetes.slices import SliceOf
 
 
+def count(slices: Iterable[SliceOf], family: int, port: ServicePort) -> int:
+    """How many endpoints `gather` looks at."""
+    key = (port.name, port.protocol)
+    return sum(len(ports.get(key) or ()) * len(those) for at, ports, those in slices if at == family)
+
+
 def gather(slices: Iterable[SliceOf], family: int, port: ServicePort) -> tuple[dict[Backend, Said], bool]:
     """The endpoints of the port, each address and port once, and whether any slice has such a port.
 

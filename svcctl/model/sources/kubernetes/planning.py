@@ -22,7 +22,7 @@ from svcctl.model.sources.kubernetes.doubts import blockers
 from svcctl.model.sources.kubernetes.fields import ObjectProblem, Place, object_at
 from svcctl.model.sources.kubernetes.frontends import admit_external, external_reach, frontends_of, sources_of
 from svcctl.model.sources.kubernetes.intake import take_in
-from svcctl.model.sources.kubernetes.members import choose, gather
+from svcctl.model.sources.kubernetes.members import choose, count, gather
 from svcctl.model.sources.kubernetes.node_ports import node_port_prefixes
 from svcctl.model.sources.kubernetes.nodes import read_node
 from svcctl.model.sources.kubernetes.notices import Notices
@@ -104,6 +104,7 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
     ports: list[_Port] = []
     for service in services:
         mine = slices.get(service.key, [])
+        _refuse_many(service, mine)
         made = [_port(service, port, external[service.key], mine, where, notices) for port in service.ports]
         _tell_mismatch(service, [each.port for each in made if not each.matched], mine, notices)
         ports += made
@@ -133,6 +134,17 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         blockers=(*blockers(intake, [each.node for each in nodes], node), *unknown),
         objects=frozenset(f"{each.namespace}/{each.name}" for each in intake.services if has_all_said(each)),
     )
+
+
+MAX_MEMBERS = 1 << 18
+"""Backends of all ports of a Service: a few slices can ask for millions."""
+
+
+def _refuse_many(service: Facts, slices: Sequence[SliceOf]) -> None:
+    number = sum(count(slices, family, port) for family in service.cluster for port in service.ports)
+    if number > MAX_MEMBERS:
+        cause = f"its ports have {number} backends in all, {MAX_MEMBERS} at most"
+        raise ObjectProblem(service.item.place.under("spec").under("ports"), cause)
 
 
 def _tell_nobody_here(services: Sequence[Service], any_nodes: bool, node: str, notices: Notices) -> None:

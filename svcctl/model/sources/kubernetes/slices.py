@@ -8,6 +8,7 @@ from svcctl.model.constants import IPV4, IPV6, TCP, UDP
 from svcctl.model.sources.kubernetes.endpoint_fields import first_address, what_is_said
 from svcctl.model.sources.kubernetes.fields import (
     MAX_LABEL,
+    ObjectProblem,
     choice,
     mapping,
     name,
@@ -22,7 +23,7 @@ from svcctl.model.sources.kubernetes.services import HEADLESS_LABEL, PROXY_LABEL
 from svcctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from svcctl.model.sources.kubernetes.addresses import Addresses
     from svcctl.model.sources.kubernetes.endpoint_fields import Said
@@ -34,6 +35,8 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 _FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
 _PROTOCOLS = {"TCP": TCP, "UDP": UDP}
 _IGNORED_TYPES = ("FQDN",)
+MAX_ENDPOINTS, MAX_PORTS = 1000, 100
+"""Of a slice, as the API server has it. Each endpoint is a backend at each port."""
 
 
 class SliceOf(Record):
@@ -78,7 +81,7 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
     found: list[tuple[bytes, Said]] = []
     faults: dict[str, list[str]] = {}
     inside = place.under("endpoints")
-    for number, one in enumerate(objects(content, "endpoints", place)):
+    for number, one in enumerate(_some(content, "endpoints", place, MAX_ENDPOINTS)):
         address = first_address(one, inside, number)
         if not address:
             continue
@@ -97,7 +100,7 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
 def _ports(content: Mapping[str, object], place: Place) -> dict[tuple[str, int], list[int]]:
     """A port without a name has the name "", as the API server fills in; one whose name is null has none."""
     found: dict[tuple[str, int], list[int]] = {}
-    for number, one in enumerate(objects(content, "ports", place)):
+    for number, one in enumerate(_some(content, "ports", place, MAX_PORTS)):
         path = place.under("ports").under(number)
         named = port_name(one, "name", path)
         port = port_number(one, "port", path)
@@ -105,6 +108,13 @@ def _ports(content: Mapping[str, object], place: Place) -> dict[tuple[str, int],
         unnamed = "name" in one and one["name"] is None
         if port and protocol is not None and not unnamed:
             found.setdefault((named, protocol), []).append(port)
+    return found
+
+
+def _some(content: Mapping[str, object], key: str, place: Place, most: int) -> Sequence[Mapping[str, object]]:
+    found = objects(content, key, place)
+    if len(found) > most:
+        raise ObjectProblem(place.under(key), f"a slice has {most} {key} at most, this one {len(found)}")
     return found
 
 
