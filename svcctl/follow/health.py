@@ -30,15 +30,15 @@ class HealthServer:
 
     `read` looks at the state: a Health, or the last one again when nothing has changed; it must not raise.
     `always` is what to serve beside the services' ports, NODE and METRICS. `listen` makes the sockets of one of
-    those or of a port, and may raise OSError: it is asked again then, since kube-proxy or another svcctl may
-    still have them. `given` says what sockets are for that are there from the start; nothing else is opened for
-    that. `metrics` makes the page for METRICS.
+    those or of a port, that on the addresses which `read` said (None: all), and may raise OSError: it is asked again
+    then, since kube-proxy or another svcctl may still have them. `given` says what sockets are for that are there
+    from the start; nothing else is opened for that. `metrics` makes the page for METRICS.
     """
 
     def __init__(
         self,
         read: Callable[[], Health],
-        listen: Callable[[Purpose], list[socket.socket]],
+        listen: Callable[[Purpose, Sequence[str] | None], list[socket.socket]],
         always: Sequence[str],
         given: Sequence[tuple[socket.socket, Purpose]],
         *,
@@ -57,6 +57,7 @@ class HealthServer:
         self._given = {purpose for _, purpose in given}
         self._open: dict[Purpose, list[socket.socket]] = {}
         self._refused: dict[Purpose, str] = {}
+        self._addresses: tuple[str, ...] | None = None
         self._server = Server(
             list(self._purpose), self._answer, paths=None, timeout=timeout, tick=self._follow_ports
         )
@@ -68,22 +69,30 @@ class HealthServer:
     def _follow_ports(self) -> None:
         """Listen where something is to be answered, and nowhere else."""
         wanted: dict[Purpose, str] = dict.fromkeys(self._always, "the node")
-        for port, one in self._read().ports.items():
+        health = self._read()
+        for port, one in health.ports.items():
             wanted[port] = f"{one.namespace}/{one.name}" if one.namespace else one.name
         for purpose in self._open.keys() - wanted.keys():
-            for listener in self._open.pop(purpose):
-                del self._purpose[listener]
-                self._server.remove(listener)
-            self._notice(f"port {purpose}: closed")
+            self._close(purpose)
+        if health.ports and health.addresses != self._addresses:
+            self._addresses = health.addresses
+            for purpose in [one for one in self._open if isinstance(one, int)]:
+                self._close(purpose)
         for purpose in self._refused.keys() - wanted.keys():
             del self._refused[purpose]
         for purpose in [one for one in wanted if one not in self._open and one not in self._given]:
             self._try(purpose, wanted[purpose])
 
+    def _close(self, purpose: Purpose) -> None:
+        for listener in self._open.pop(purpose):
+            del self._purpose[listener]
+            self._server.remove(listener)
+        self._notice(f"port {purpose}: closed")
+
     def _try(self, purpose: Purpose, name: str) -> None:
         what = f"port {purpose} of {name}" if isinstance(purpose, int) else purpose
         try:
-            listeners = self._listen(purpose)
+            listeners = self._listen(purpose, self._addresses)
         except OSError as error:
             reason = error.strerror or str(error)
             if self._refused.get(purpose) != reason:

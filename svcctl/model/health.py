@@ -26,7 +26,7 @@ class Health(Record):
 
     `eligible`: load balancers may send it traffic. `pending` is since when a change could not be applied and
     `changed` when the state was last changed, in seconds since 1970; 0: never. `fault` says what keeps the node
-    from serving, or is empty.
+    from serving, or is empty. `addresses` are those where health-check ports are answered; None: all of them.
     """
 
     ports: dict[int, ServiceHealth]
@@ -34,6 +34,7 @@ class Health(Record):
     pending: float
     changed: float
     fault: str = ""
+    addresses: tuple[str, ...] | None = None
 
 
 class Answer(Record):

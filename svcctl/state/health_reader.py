@@ -6,8 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from svcctl.errors import NotLoaded, SvcctlError
+from svcctl.host.addresses import local_addresses
+from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.health import Health, faults
+from svcctl.model.prefix import MAPPED, format_address
 from svcctl.state.collect import recorded_attachments
+from svcctl.state.node_addresses import read_nets, serves
 from svcctl.state.node_status import read_health
 from svcctl.state.session import open_reader, read_consistent
 
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from svcctl.state.place import Place
     from svcctl.state.session import Reader
 
+_LINK_LOCAL = b"\xfe\x80"
 _CALM = 10.0
 """Seconds for which the last good look stands when a new one fails: an upgrade, or a command with much to write."""
 
@@ -54,7 +59,7 @@ class HealthReader:
             if self._last is not None and seen == self._seen and not seen[2] & 1:
                 rows = [(f"{one.program} ({one.hook})", one.up) for one in recorded_attachments(reader)]
                 return self._last._replace(fault=faults(rows)), True
-        found, sure = read_consistent(self._place, lambda state: (self._stamp(state), read_health(state)))
+        found, sure = read_consistent(self._place, lambda state: (self._stamp(state), _read(state)))
         self._seen = found[0] if sure else None
         return found[1], sure
 
@@ -67,3 +72,21 @@ class HealthReader:
         if self._last is None:
             return Health({}, True, 0.0, 0.0, why)
         return self._last if now - self._good < _CALM else self._last._replace(fault=why)
+
+
+def _read(state: Reader) -> Health:
+    health = read_health(state)
+    return health._replace(addresses=_addresses(state)) if health.ports else health
+
+
+def _addresses(state: Reader) -> tuple[str, ...] | None:
+    """Where node ports are served, if that is limited: health-check ports are answered there, as by kube-proxy."""
+    nets = read_nets(state)
+    if not nets:
+        return None
+    return tuple(
+        format_address(IPV4 if address.startswith(MAPPED) else IPV6, address)
+        for address in local_addresses(state.netns)
+        if serves(address, nets)
+        and not address.startswith(_LINK_LOCAL)  # those are an interface's, not the node's
+    )

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from svcctl.model.prefix import parse_prefix
 from svcctl.state.node_status import note_node
 from svcctl.state.place import Place
 from svcctl.state.writer import open_writer
-from tests.lib import stranger
+from tests.lib import applying, stranger
 from tests.lib.cli import clean_environment, process
 from tests.lib.health import ask, change, health, status, wait_for
 from tests.lib.svc import svc
@@ -86,6 +87,36 @@ def test_only_on_the_addresses_named(balanced: Balanced) -> None:
         assert status(30100, host="127.0.0.1") == 0
         assert status(9000, "/healthz", host="127.0.0.3") == 200
         assert status(NODE, "/healthz") == 0
+
+
+def test_where_node_ports_are_served(balanced: Balanced) -> None:
+    """As kube-proxy: 82163. What is said on the command line goes before that."""
+    balanced.world.sh("ip address add 192.0.2.1/32 dev lo; ip address add 198.51.100.1/32 dev lo")
+    web(balanced)
+
+    def limit(*prefixes: str) -> None:
+        nets = tuple(parse_prefix(each) for each in prefixes)
+        applying.apply(applying.desired(kind="kubernetes", node_port_addresses=nets), prune=False)
+
+    with health() as one:
+        wait_for(200, 30100, host="198.51.100.1")
+        limit("192.0.2.0/24", "::/0")
+        wait_for(0, 30100, host="198.51.100.1")
+        wait_for(200, 30100, host="192.0.2.1")
+        wait_for(200, 30100, host="::1")
+        assert status(30100) == 0
+        limit("198.51.100.1")
+        wait_for(200, 30100, host="198.51.100.1")
+        assert (status(30100, host="192.0.2.1"), status(30100, host="::1")) == (0, 0)
+        limit("203.0.113.0/24")
+        wait_for(0, 30100, host="198.51.100.1")
+        with health("--address", "127.0.0.2", "--healthz", "none"):
+            wait_for(200, 30100, host="127.0.0.2")
+        assert status(NODE, "/healthz") == 200
+        limit()
+        wait_for(200, 30100)
+        _, err = one.stop()
+    assert "port 30100 of default/web: listening on http://192.0.2.1:30100/\n" in err
 
 
 def test_the_node(balanced: Balanced) -> None:

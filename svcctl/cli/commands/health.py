@@ -40,7 +40,7 @@ _DEFAULT = "[::]:10256"
     type=LISTEN_ADDRESS,
     metavar="ADDRESS",
     multiple=True,
-    help="Where health-check ports of services are answered; may be repeated [all addresses].",
+    help="Where health-check ports of services are answered; may be repeated [where node ports are].",
 )
 @option(
     "--metrics",
@@ -74,7 +74,8 @@ def command(
     """Answer the health-check ports of services, and /healthz and /livez of the node, until stopped.
 
     The health-check port of a service (healthCheckNodePort of Kubernetes) answers any path with status 200 while
-    this node has a ready endpoint of the service, else with 503. Ports are opened and closed as services change.
+    this node has a ready endpoint of the service, else with 503. Ports are opened and closed as services change, on all
+    addresses or, without --address, on those to which 'svcctl apply --node-port-addresses' limits node ports.
     /healthz is 503 when the node does not serve what it should, or when its Node is about to be removed from the
     cluster; /livez does not look at the latter. A node does not serve what it should when nothing is loaded, when a
     program is no longer attached, or when a change has been waiting for longer than --late.
@@ -100,7 +101,9 @@ def command(
         env.notice(f"{purpose}: listening on {name_of(one, PATHS.get(purpose, '/'))}")
     server = HealthServer(
         HealthReader(place(env)),
-        lambda purpose: _listen(places.get(purpose) if isinstance(purpose, str) else purpose, addresses),
+        lambda purpose, limits: _listen(
+            places.get(purpose) if isinstance(purpose, str) else purpose, addresses or limits
+        ),
         list(places),
         given,
         metrics=MetricsPage(env),
@@ -121,13 +124,14 @@ def _purpose(passed: socket, name: str) -> str | int:
     return where[1] if isinstance(where, tuple) else name
 
 
-def _listen(where: tuple[str, int] | int | None, addresses: Sequence[str]) -> list[socket]:
-    """Sockets of a place, or of a port on the addresses named; none named: one for all. Raises OSError."""
+def _listen(where: tuple[str, int] | int | None, addresses: Sequence[str] | None) -> list[socket]:
+    """Sockets of a place, or of a port on the addresses named; None: one for all. Raises OSError."""
     import errno
 
     from svcctl.host.listeners import listen
 
-    pairs = [where] if isinstance(where, tuple) else [(one, where or 0) for one in addresses or ("::",)]
+    every = ("::",) if addresses is None else addresses
+    pairs = [where] if isinstance(where, tuple) else [(one, where or 0) for one in every]
     made: list[socket] = []
     try:
         for address, port in pairs:
