@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from _socket import AF_INET, inet_pton
 from typing import TYPE_CHECKING
 
 from svcctl.errors import UsageProblem
 from svcctl.model.constants import IPV4
-from svcctl.model.prefix import parse_address, split_prefix
+from svcctl.model.prefix import MAPPED, parse_address, split_prefix
 from svcctl.model.service_endpoint import is_loopback, is_zero
 
 if TYPE_CHECKING:
@@ -40,10 +41,22 @@ class Addresses:
         """
         known = self._endpoints.get(text)
         if known is None:
-            address = _read(text)
-            known = (*address, special(*address)) if address else (0, b"", NOT_AN_ADDRESS)
-            self._endpoints[text] = known
+            known = self._endpoints[text] = _plain(text) or _judged(_read(text))
         return known
+
+
+def _plain(text: str) -> tuple[int, bytes, str] | None:
+    """An address of 10.0.0.0/8, as most pods have: there are a hundred thousand of them."""
+    if not text.startswith("10."):
+        return None
+    try:
+        return IPV4, MAPPED + inet_pton(AF_INET, text), ""
+    except (OSError, ValueError):
+        return None
+
+
+def _judged(address: Address | None) -> tuple[int, bytes, str]:
+    return (*address, special(*address)) if address else (0, b"", NOT_AN_ADDRESS)
 
 
 def special(family: int, address: bytes) -> str:

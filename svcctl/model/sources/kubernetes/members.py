@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from svcctl.model.sources.kubernetes.slices import SliceOf
 
 
+_new = tuple.__new__  # of a member, without what a NamedTuple's own takes
+
+
 def count(slices: Iterable[SliceOf], family: int, port: ServicePort) -> int:
     """How many endpoints `gather` looks at."""
     key = (port.name, port.protocol)
@@ -55,6 +58,11 @@ def choose(found: dict[Backend, Said], node: str, zone: str, *, local_set: bool)
     """
     ready = [said for said in found.values() if said[0]]
     nodes, zones = _topology(ready, node, zone)
+    if len(ready) == len(found) and not nodes and not zones:  # as nearly always
+        return [
+            _new(Member, (backend, DEFAULT_WEIGHT, ACTIVE, found[backend][3], 0, 0, IN_BOTH))
+            for backend in sorted(found)
+        ]
     local_ready = any(said[3] for said in ready)
     members = []
     for backend in sorted(found):
