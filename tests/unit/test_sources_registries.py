@@ -144,6 +144,23 @@ def test_loopback_is_for_those_who_are_there() -> None:
     assert members(desired) == {"127.0.0.1:80": (1, "active", True)}
 
 
+def test_a_partial_conversion_leaves_out_loopback_of_others() -> None:
+    partial = Options(partial=True)
+    catalog = {"Node": "node-a", "ServiceName": "web", "Address": "10.2.9.9", "ServicePort": 80}
+    nomad = {"ServiceName": "web", "NodeID": "node-a", "Port": 80}
+    for kind, good, bad in (
+        ("consul", instance(), instance("127.0.0.1")),
+        ("consul", instance(), instance("::1")),
+        ("consul", catalog | {"ServiceAddress": "10.2.0.1"}, catalog | {"ServiceAddress": "127.0.0.1"}),
+        ("nomad", nomad | {"Address": "10.2.0.1"}, nomad | {"Address": "127.0.0.1"}),
+    ):
+        desired = read([bad, good], options=partial, **{kind: "web"})
+        assert set(members(desired)) == {"10.2.0.1:80"}
+        (told,) = [each for each in desired.notices if "left out" in each.text]
+        assert (told.level, told.subject) == ("warning", f"{kind} web")
+        assert "is of node 'node-a' alone" in told.text
+
+
 @pytest.mark.parametrize("kind", ["consul", "nomad"])
 def test_backends_alone_are_no_service(kind: str) -> None:
     with pytest.raises(InputProblem) as caught:

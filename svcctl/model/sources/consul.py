@@ -100,7 +100,9 @@ def _health(entry: Fields, options: Options, notices: list[Notice]) -> tuple[str
     status = _status(entry)
     weights = Fields(entry.document, (*service.steps, "Weights"), service.raw("Weights") or {})
     weight = weights.number("Warning" if status == WARN else "Passing", MAX_WEIGHT, DEFAULT_WEIGHT)
-    member = make_member(entry, address, port, where, node.text("Node"), options)
+    member = make_member(entry, address, port, where, node.text("Node"), options, f"{CONSUL} {name}", notices)
+    if member is None:
+        return name, None
     return name, member._replace(weight=weight, state=ACTIVE if status in (PASSING, WARN) else DRAINING)
 
 
@@ -118,17 +120,34 @@ def _catalog(entry: Fields, options: Options, notices: list[Notice]) -> tuple[st
     if not port:
         notices.append(Notice(NOTE, f"{CONSUL} {name}", f"an instance on {address} has no port: left out"))
         return name, None
-    return name, make_member(entry, address, port, where, entry.text("Node"), options)
+    place, node = f"{CONSUL} {name}", entry.text("Node")
+    return name, make_member(entry, address, port, where, node, options, place, notices)
 
 
-def make_member(entry: Fields, address: str, port: int, where: str, node: str, options: Options) -> Member:
-    """The backend of an instance that runs on that node. Raises InputProblem."""
+def make_member(
+    entry: Fields,
+    address: str,
+    port: int,
+    where: str,
+    node: str,
+    options: Options,
+    subject: str,
+    notices: list[Notice],
+) -> Member | None:
+    """The backend of an instance that runs on that node. Raises InputProblem.
+
+    None: another node's loopback address, which is left out where a conversion may be partial.
+    """
     text = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     backend = entry.parsed(parse_backend, text, where)
     is_local = bool(options.node) and node == options.node
     if is_loopback(backend.family, backend.address) and not is_local:
         host = "::1" if backend.family == IPV6 else address
         whose = f"node {show(node)}" if node else "another node"
+        if options.partial:
+            text = f"left out: {host}:{port} is of {whose} alone"
+            notices.append(Notice(WARNING, subject, text))
+            return None
         raise entry.problem(f"{host} is of {whose} alone", where, hint=f"if that is here, say --node {node}")
     return Member(backend, local=is_local)
 

@@ -37,7 +37,10 @@ def read(documents: Sequence[Document], options: Options) -> Instances:
             address, port = entry.text("Address"), entry.number("Port", MAX_PORT)
             if port:
                 node = entry.text("NodeID")
-                instances.append(make_member(entry, address, port, "Address", node, options))
+                subject = f"{NOMAD} {name}"
+                member = make_member(entry, address, port, "Address", node, options, subject, notices)
+                if member is not None:
+                    instances.append(member)
             else:
                 text = f"an instance on {address} has no port: left out"
                 notices.append(Notice(NOTE, f"{NOMAD} {name}", text))
