@@ -58,6 +58,10 @@ def change_service(
         if not is_empty(plan):
             change = plan_change(state, have, want)
             notes = chained(state, name, plan)
+            if want is not None and want.node_port:
+                from svcctl.state.port_clashes import clashes
+
+                notes += clashes(state, [(have.service if have else None, want)])
             if writer is not None:
                 apply_change(writer, change)
         if then is not None and have is not None:

@@ -13,7 +13,7 @@ from svcctl.errors import Full, NotLoaded, UsageProblem
 from svcctl.maps import catalog
 from svcctl.model.apply_plan import UNCHANGED, Have, plan_apply
 from svcctl.model.constants import UDP
-from svcctl.model.desired import KUBERNETES, NOTE, Notice
+from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
 from svcctl.model.prefix import format_address
 
 if TYPE_CHECKING:
@@ -101,7 +101,18 @@ def prepare(
     if there is None and any(not node.own for each in desired for node in each.nodes):
         plan = plan._replace(notices=(*plan.notices, NO_NODES))
     _check_bindings(state, plan, have)
+    if has_services:
+        plan = plan._replace(notices=(*plan.notices, *_node_port_clashes(state, plan)))
     return Prepared(plan, changes, nets, flows_left(state), first, nodes)
+
+
+def _node_port_clashes(state: State, plan: ApplyPlan) -> Iterator[Notice]:
+    changes = [(step.have, step.want) for step in plan.services if step.action != UNCHANGED]
+    if any(want is not None and want.node_port for _, want in changes):
+        from svcctl.state.port_clashes import clashes
+
+        for text in clashes(state, changes):
+            yield Notice(WARNING, "", text)
 
 
 def _settings(plan: ApplyPlan, nets: NetChanges | None) -> Iterator[tuple[str, str]]:
