@@ -140,7 +140,10 @@ def read_options(options: dict[str, Any]) -> Options:
         zone=options.get("zone") or "",
         owner=_owner(options.get("owner")),
         external_ips=_external_ips(options.get("external_ips") or ()),
-        node_port_addresses=tuple(options.get("node_port_addresses") or ()),
+        # As kube-proxy takes them: a list with commas, too.
+        node_port_addresses=tuple(
+            one for word in options.get("node_port_addresses") or () for one in word.split(",")
+        ),
         partial=bool(options.get("partial")),
         compat=tuple(options.get("compat") or ()),
         consul_address=options.get("consul_address") or "",
