@@ -13,22 +13,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from socket import AF_INET, AF_INET6
 from typing import Any
-from unittest import mock
 
 from svcctl.bpf.map import Map
-from svcctl.maps import enums, packet_codec, service_codec
+from svcctl.maps import enums, packet_codec
 from svcctl.maps.layouts import U32
 from svcctl.maps.packet_layouts import (
-    DEVICE,
-    NODE,
     PACKET_CONFIG,
     FlowKey,
     FlowValue,
-    NodeValue,
     PacketConfig,
 )
 from svcctl.maps.service_layouts import NODE_KEY, NodeKey
 from svcctl.model.constants import IPV4
+from svcctl.model.node import number_for
 from svcctl.model.prefix import parse_prefix
 from tests.lib.pods import (
     Namespace,
@@ -48,8 +45,6 @@ NODE_SIZES = (
     "--max-flows", 16384, "--max-services", 128, "--max-backends", 256, "--max-sockets", 1024,
 )  # fmt: skip
 UPLINK = "up0"
-NO_DSR = 0xFFFF00
-"""A number of `source_ranges` that no service has."""
 VIP, VIP6 = "203.0.113.10", "2001:db8:113::10"
 """Of a load balancer: the router sends it to the node that `Bed.route` says."""
 
@@ -104,7 +99,8 @@ class Node(Host):
     """A node with pods and its own state of svcctl."""
 
     def __init__(self, number: int, pods: int, *, mtu: int = 1500, pod_mtu: int = 1500) -> None:
-        self.number, self.name = number, f"node{number}"
+        self.name = f"node{number}"
+        self.number = number_for(self.name, ())  # as other nodes have it
         super().__init__(f"to_n{number}", f"10.10.{number}", f"fd00:10:{number:x}", mtu=mtu)
         self.pods: list[Pod] = []
         self.prefixes = (f"10.244.{number}.0/24", f"fd00:244:{number:x}::/64")
@@ -151,28 +147,15 @@ class Node(Host):
             yield opened
 
     def meet(self, others: Iterable[Node]) -> None:
-        """Say to svcctl which nodes there are, their addresses and their pods', and which addresses its tunnels have."""
-        with self.map("node_addresses") as addresses, self.map("nodes") as nodes:
-            for prefix in self.prefixes:
-                addresses.update(node_key(prefix), U32.pack(enums.NODE_POD))
-            for other in others:
-                number = other.number << enums.NODE_SHIFT
-                for prefix in other.prefixes:
-                    addresses.update(node_key(prefix), U32.pack(enums.NODE_POD | number))
-                for address in (other.address, other.address6):
-                    addresses.update(node_key(address), U32.pack(enums.NODE_PEER | enums.NODE_PORTS | number))
-                nodes.update(U32.pack(other.number), NODE.pack(other.value()))
-        self.configure(address4=_address(self.address), address6=_address(self.address6))
-        with self.map("devices") as devices:
-            for key, data in list(devices.items()):
-                devices.update(key, DEVICE.pack(DEVICE.unpack(data)._replace(mtu=1500)))
+        """Say to svcctl which nodes there are, their addresses and their pods', and which addresses its tunnels have.
 
-    def value(self) -> NodeValue:
-        """As other nodes have it in their maps."""
-        return NodeValue(
-            _address(self.address), _address(self.address6), self.name.encode().ljust(64, b"\0"), bytes(64),
-            bytes(32), enums.NODE_BY_HAND,
-        )  # fmt: skip
+        Its own pods' prefixes nobody says who has no Node object: their interfaces are attached as workloads'.
+        """
+        for other in others:
+            words = [f"--address={one}" for one in (other.address, other.address6)]
+            words += [f"--pod-prefix={one}" for one in other.prefixes]
+            self.svc("nodes", "add", other.name, *words)
+        self.svc("load", "--no-dispatcher", "--node-address", f"{self.address},{self.address6}")
 
     def configure(self, **fields: object) -> PacketConfig:
         """Change fields of its packet_config; what they were before."""
@@ -184,17 +167,11 @@ class Node(Host):
     @contextlib.contextmanager
     def no_dsr(self, *prefixes: str) -> Iterator[None]:
         """Clients whose answers go back through the tunnel for the length of a block."""
-        keys = service_codec.range_keys(NO_DSR, [parse_prefix(one) for one in prefixes])
-        with self.map("source_ranges") as ranges:
-            for key in keys:
-                ranges.update(key, U32.pack(1))
-            self.configure(no_dsr=NO_DSR)
-            try:
-                yield
-            finally:
-                self.configure(no_dsr=0)
-                for key in keys:
-                    ranges.delete(key)
+        self.svc("load", "--no-dispatcher", *(f"--no-dsr={one}" for one in prefixes))
+        try:
+            yield
+        finally:
+            self.svc("load", "--no-dispatcher", "--no-dsr=none")
 
     def flows(self) -> dict[FlowKey, FlowValue]:
         """Every entry that counts."""
@@ -252,7 +229,6 @@ class Bed:
         **options: object,
     ) -> None:
         """`service add` on every node (or some), backends marked local where they are; options as `node_port=30080`."""
-        mode = options.pop("external_mode", "tunnel")
         for node in nodes or self.nodes:
             words: list[object] = ["service", "add", name]
             for one in frontends:
@@ -262,8 +238,6 @@ class Bed:
             for option, value in options.items():
                 words += [f"--{option.replace('_', '-')}", *([] if value is True else [value])]
             node.svc(*words)
-            if mode == "dsr":
-                set_dsr(node, name)
 
     def delete(self, *names: str, nodes: Sequence[Node] = ()) -> None:
         """`service delete` on every node, and no flow is left."""
@@ -302,13 +276,6 @@ class Bed:
         return {node.name: node.counters() for node in self.nodes}
 
 
-def set_dsr(node: Node, name: str) -> None:
-    """Backends on other nodes answer by themselves."""
-    change = "svcctl.model.service_edit.set_options"
-    with mock.patch(change, lambda have, **_: have._replace(dsr=True)):
-        node.svc("service", "set", name, "--no-drop")
-
-
 def is_on(backend: str, node: Node) -> bool:
     """Whether a backend's address is one of a node's pods' or its own."""
     address = backend.rpartition(":")[0].strip("[]")
@@ -324,10 +291,6 @@ def at(*addresses: str, port: int = 80) -> list[str]:
 def backend_of(pod: Namespace, port: int = 8080) -> list[str]:
     """Its place as a backend, in both families."""
     return [place(pod.own(family), port) for family in (AF_INET, AF_INET6)]
-
-
-def _address(text: str) -> bytes:
-    return bytes(parse_prefix(text).address)
 
 
 def node_key(prefix: str) -> bytes:
