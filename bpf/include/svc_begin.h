@@ -81,6 +81,8 @@ static __always_inline void describe(struct __sk_buff *skb,
 		copy_address(s->flow.source,
 			     p->is_v6 ? conf->address6 : conf->address4);
 	}
+	if (hook == FROM_WORKLOAD && comes_from_there(skb, p))
+		s->flow.device = skb->ifindex;
 }
 
 static __always_inline int begin(struct __sk_buff *skb, enum hook hook)
@@ -112,7 +114,8 @@ static __always_inline int begin(struct __sk_buff *skb, enum hook hook)
 	problem = remember_flow(conf, &p, &chosen, now, s);
 	if (problem)
 		return drop(problem);
-	return forward(skb, conf, &p, &s->flow, s->flow.route, s->flow.node,
+	return forward(skb, conf, &p, &s->flow,
+		       way_of(skb, &s->flow, &s->flow, hook), s->flow.node,
 		       hook);
 }
 

@@ -232,10 +232,22 @@ static __always_inline int has_expired(const struct svc_packet_config *conf,
 	return !other || is_idle(other->seen_ns, now, limit);
 }
 
-static __always_inline int is_closed(const struct svc_flow *entry)
+/* The backend's FIN may be one that never comes by here. */
+static __always_inline int has_ended(const struct svc_flow *flow,
+				     const struct svc_flow *entry)
+{
+	__u8 other = flow->kind & SVC_FLOW_ONE_SIDED ? SVC_SEEN_FIN :
+						       entry->other;
+
+	return entry->seen & other & SVC_SEEN_FIN;
+}
+
+/* What a SYN may follow as a new connection. */
+static __always_inline int is_closed(const struct svc_flow *flow,
+				     const struct svc_flow *entry)
 {
 	return (entry->seen | entry->other) & SVC_SEEN_RST ||
-	       entry->seen & entry->other & SVC_SEEN_FIN;
+	       has_ended(flow, entry);
 }
 
 /* Both directions, wherever they are. */

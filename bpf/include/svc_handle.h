@@ -49,33 +49,48 @@ static __always_inline enum met meet(const struct svc_packet_config *conf,
 		 * its client has used the port anew, for one that goes to the
 		 * backend itself. */
 		if ((p->tcp & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) ||
-		    !is_closed(entry))
+		    !is_closed(flow, entry))
 			return MET_GO_ON;
 		event = SVC_PACKET_RECYCLED;
-	} else if (opens && is_closed(entry)) {
+	} else if (opens && is_closed(flow, entry)) {
 		event = SVC_PACKET_RECYCLED;
 	} else {
 		int left = membership(flow, entry);
+		int kept = conf->flags & SVC_PACKET_KEEP && !half;
 
-		if (entry->seen & SVC_SEEN_RESET)
+		if (entry->seen & SVC_SEEN_RESET) {
 			left = BACKEND_LEFT;
-		else if (left == BACKEND_LEFT && !is_udp &&
+			kept = 0;
+		} else if (left == BACKEND_LEFT && !is_udp && !opens &&
 			 flow->kind & SVC_FLOW_TUNNEL &&
 			 bpf_map_lookup_elem(&nodes, &entry->node))
 			/* Whom it chose that node knows. */
 			left = BACKEND_STAYS;
 		if (left == BACKEND_STAYS || (left == SERVICE_LEFT && !is_udp))
 			return MET_GO_ON;
-		if (!is_udp && !(half && opens))
-			return conf->flags & SVC_PACKET_KEEP &&
-					       !(entry->seen & SVC_SEEN_RESET) ?
-				       MET_GO_ON :
-				       MET_RESET;
+		if (!is_udp && kept)
+			return MET_GO_ON;
+		/* A SYN is of another connection, whatever became of the one
+		 * before. */
+		if (!is_udp && !opens)
+			return MET_RESET;
 		event = SVC_PACKET_RESELECTED;
 	}
 	count_event(event);
 	forget_flow(&p->key, flow, reverse);
 	return MET_NEW;
+}
+
+/* The route that holds for this packet: only from where the flow's come. Through a
+ * tunnel there is none but that. */
+static __always_inline __u32 way_of(struct __sk_buff *skb,
+				    const struct svc_flow *flow,
+				    const struct svc_flow *entry, __u32 hook)
+{
+	if (hook == FROM_WORKLOAD && entry->device != (__u16)skb->ifindex &&
+	    !goes_to_node(flow, entry->node))
+		return 0;
+	return entry->route;
 }
 
 /* Once a second and flow: where its packets go, and whether the other direction's
@@ -90,6 +105,12 @@ static __always_inline void freshen(struct __sk_buff *skb,
 	__u32 zero = 0;
 	struct packet_scratch *s = bpf_map_lookup_elem(&packet_scratch, &zero);
 
+	if (hook == FROM_WORKLOAD && entry->device != (__u16)skb->ifindex) {
+		if (comes_from_there(skb, p))
+			entry->device = skb->ifindex;
+		else if (entry->device)
+			return; /* what somebody else sends tells nothing */
+	}
 	entry->route = find_route(skb, conf, p, flow, entry->node, hook);
 	entry->route_time = now >> 20;
 	if (!s)
@@ -270,8 +291,9 @@ static __always_inline int forward(struct __sk_buff *skb,
 		return forward_to_node(skb, conf, p, flow, route, node, hook);
 	if (flow->kind & SVC_FLOW_TUNNEL)
 		return forward_to_client(skb, p, route);
-	/* The stack takes one off by itself, and says so when there is none. */
-	if (ttl <= 1)
+	/* The stack takes one off by itself, and says so when there is none. It
+	 * cuts what is too long as well, or says so. */
+	if (ttl <= 1 || is_too_long(skb, p, route))
 		route = 0;
 	/* An answer that the stack has to route would come from an address that
 	 * it has no route to: it is translated on its way out to the client. */
@@ -435,11 +457,9 @@ static __always_inline void change_node(const struct packet *p,
 	count_event(SVC_PACKET_NODE_CHANGED);
 }
 
-/*
- * Whether a flow's packet comes the way it should. Another node may go on with a
- * flow that has its backend from a table; one that begins may come by any.
- */
-static __always_inline enum way judge_way(const struct packet *p,
+/* Another node may go on with a flow that has its backend from a table; one that
+ * begins may come by any. */
+static __always_inline enum way compare_way(const struct packet *p,
 					  const struct svc_flow *flow,
 					  struct svc_flow *entry, int half,
 					  enum hook hook, __u32 peer,
@@ -467,6 +487,27 @@ static __always_inline enum way judge_way(const struct packet *p,
 	if (half && opens_tcp(p))
 		return WAY_NEW;
 	return hook == FROM_TUNNEL ? WAY_WRONG : WAY_ALONE;
+}
+
+/* Whether a flow's packet comes the way it should; if not, the flow may be over. */
+static __always_inline enum way judge_way(const struct svc_packet_config *conf,
+					  const struct packet *p,
+					  const struct svc_flow *flow,
+					  struct svc_flow *entry, int half,
+					  enum hook hook, __u32 peer, __u64 now,
+					  struct svc_flow_key *reverse)
+{
+	enum way way = compare_way(p, flow, entry, half, hook, peer, reverse);
+
+	if (way != WAY_WRONG && way != WAY_ALONE)
+		return way;
+	if (opens_tcp(p) && is_closed(flow, entry))
+		count_event(SVC_PACKET_RECYCLED);
+	else if (has_expired(conf, &p->key, flow, entry, half, now, reverse))
+		count_event(SVC_PACKET_EXPIRED);
+	else
+		return way;
+	return WAY_NEW;
 }
 
 /* A flow's entry by a packet's key, in `flows` or in `halfopen`. */
@@ -520,7 +561,8 @@ static __always_inline int handle_coming(struct __sk_buff *skb, enum hook hook,
 	if (!entry)
 		return unknown(skb, conf, &p, hook);
 	now = bpf_ktime_get_ns();
-	switch (judge_way(&p, &flow, entry, half, hook, peer, &reverse)) {
+	switch (judge_way(conf, &p, &flow, entry, half, hook, peer, now,
+			  &reverse)) {
 	case WAY_RIGHT:
 		break;
 	case WAY_ALONE:
@@ -542,7 +584,8 @@ static __always_inline int handle_coming(struct __sk_buff *skb, enum hook hook,
 	note(conf, &p, &flow, entry, half, now, &reverse);
 	if (is_stale(entry, now))
 		freshen(skb, conf, &p, &flow, entry, half, now, hook);
-	return forward(skb, conf, &p, &flow, entry->route, entry->node, hook);
+	return forward(skb, conf, &p, &flow, way_of(skb, &flow, entry, hook),
+		       entry->node, hook);
 }
 
 /* Where packets leave: answers that could not be translated where they came in. */

@@ -46,6 +46,8 @@ static __always_inline int parse_quote(struct __sk_buff *skb,
 		q->key.protocol = ip.protocol;
 		__builtin_memcpy(q->key.source, ip.destination, 16);
 		__builtin_memcpy(q->key.destination, ip.source, 16);
+		if (is_v4(q->key.source) || is_v4(q->key.destination))
+			return 0;
 		q->l4 = q->at + V6_HEADER;
 	} else {
 		struct v4_header ip;

@@ -70,7 +70,7 @@ struct svc_flow {
 	__u32 sequence; /* of TCP, until answered: what the client is to acknowledge */
 	__u8 seen; /* enum svc_flow_seen, of this direction */
 	__u8 other; /* the same of the other direction */
-	__u16 pad;
+	__u16 device; /* lower half of the index of the workload's; 0: none yet */
 	__u32 node; /* the other end of the tunnel, 0: no tunnel; may change */
 };
 _Static_assert(sizeof(struct svc_flow) == 104, "svc_flow");

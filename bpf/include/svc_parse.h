@@ -259,8 +259,8 @@ static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
 	p->key.protocol = ip->protocol;
 	if (p->key.protocol == IPPROTO_TCP || p->key.protocol == IPPROTO_UDP) {
 		/* On an IPv6 wire these belong to nobody, and keys of IPv4
-		 * flows look like that. */
-		if (is_v4(p->key.source))
+		 * flows and services look like that. */
+		if (is_v4(p->key.source) || is_v4(p->key.destination))
 			return PACKET_OTHER;
 		return parse_transport(skb, p,
 				       data + ETH_HEADER + V6_HEADER);

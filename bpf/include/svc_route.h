@@ -41,6 +41,41 @@ enum hook {
 	FROM_TUNNEL, /* from outside, the tunnel taken off */
 };
 
+static __always_inline void set_addresses(struct bpf_fib_lookup *fib, int is_v6,
+					  const __u8 *source,
+					  const __u8 *destination)
+{
+	if (is_v6) {
+		__builtin_memcpy(fib->ipv6_src, source, 16);
+		__builtin_memcpy(fib->ipv6_dst, destination, 16);
+	} else {
+		fib->ipv4_src = last_word(source);
+		fib->ipv4_dst = last_word(destination);
+	}
+}
+
+/*
+ * Whether what is sent to a workload's packet's source goes out where that came
+ * in. Who goes straight on is never met by the host's own check of sources: so
+ * only those do that are beyond doubt, and the host decides on others.
+ */
+static __always_inline int comes_from_there(struct __sk_buff *skb,
+					    const struct packet *p)
+{
+	struct bpf_fib_lookup fib = {
+		.family = p->is_v6 ? AF_INET6 : AF_INET,
+		.ifindex = skb->ifindex,
+		.l4_protocol = p->key.protocol,
+	};
+	long found;
+
+	set_addresses(&fib, p->is_v6, p->key.destination, p->key.source);
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	return (found == BPF_FIB_LKUP_RET_SUCCESS ||
+		found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
+	       fib.ifindex == skb->ifindex;
+}
+
 static __always_inline int is_stale(const struct svc_flow *entry, __u64 now)
 {
 	return (__u32)(now >> 20) - entry->route_time >= ROUTE_SECONDS;

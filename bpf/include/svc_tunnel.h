@@ -22,6 +22,8 @@
 #define DONT_FRAGMENT 0x4000
 #define VXLAN_FLAGS 0x08000000 /* the network number is there */
 #define DEFAULT_MTU 1500
+#define FITS_ANYWHERE 576 /* RFC 791 */
+#define ECN_CE 3
 #define EALREADY 114
 #define MSS_KIND 2
 #define TCP_OPTIONS 10 /* how many are looked through */
@@ -49,19 +51,6 @@ static __always_inline int goes_to_node(const struct svc_flow *flow, __u32 node)
 		return !(flow->kind & SVC_FLOW_REPLY);
 	return node && (flow->kind & (SVC_FLOW_REPLY | SVC_FLOW_DSR)) ==
 			       SVC_FLOW_REPLY;
-}
-
-static __always_inline void set_addresses(struct bpf_fib_lookup *fib, int is_v6,
-					  const __u8 *source,
-					  const __u8 *destination)
-{
-	if (is_v6) {
-		__builtin_memcpy(fib->ipv6_src, source, 16);
-		__builtin_memcpy(fib->ipv6_dst, destination, 16);
-	} else {
-		fib->ipv4_src = last_word(source);
-		fib->ipv4_dst = last_word(destination);
-	}
 }
 
 /* Where packets go that are handled at this interface, translated, or through a
@@ -143,6 +132,21 @@ static __always_inline __u32 longest_part(struct __sk_buff *skb,
 		return p->l4 - ETH_HEADER + UDP_HEADER + skb->gso_size;
 	bpf_skb_load_bytes(skb, p->l4 + 12, &length, 1);
 	return p->l4 - ETH_HEADER + (length >> 4) * 4 + skb->gso_size;
+}
+
+/* Too long for the interface of a way past the stack, which would cut the packet
+ * or tell its sender. */
+static __always_inline int is_too_long(struct __sk_buff *skb,
+				       const struct packet *p, __u32 route)
+{
+	__u32 ifindex = route & INDEX_MASK;
+	struct svc_device *device;
+
+	if (route >> SVC_ROUTE_SHIFT != SVC_ROUTE_NEIGHBOUR ||
+	    skb->len - ETH_HEADER <= FITS_ANYWHERE)
+		return 0;
+	device = bpf_map_lookup_elem(&devices, &ifindex);
+	return device && device->mtu && longest_part(skb, p) > device->mtu;
 }
 
 /* Both sides are told to send no more than fits. The option is looked for among
@@ -288,6 +292,16 @@ static __always_inline __u32 wrap(struct __sk_buff *skb,
 	return failed ? SVC_DROP_NO_WRITE : 0;
 }
 
+/* The outer header's ECN bits (RFC 3168). */
+static __always_inline __u8 congestion_of(struct __sk_buff *skb,
+					  const struct packet *p)
+{
+	__u8 first[2] = {};
+
+	bpf_skb_load_bytes(skb, ETH_HEADER, first, 2);
+	return (p->is_v6 ? first[1] >> 4 : first[1]) & ECN_CE;
+}
+
 enum unwrapped {
 	UNWRAPPED_NOT_OURS,
 	UNWRAPPED_BAD,
@@ -301,6 +315,7 @@ unwrap(struct __sk_buff *skb, const struct svc_packet_config *conf,
 {
 	const __u8 *own = p->is_v6 ? conf->address6 : conf->address4;
 	struct tunnel_header tunnel;
+	__u8 congestion = congestion_of(skb, p);
 	__u32 sender;
 	__s32 length = p->l4 - ETH_HEADER + sizeof(tunnel);
 
@@ -323,6 +338,11 @@ unwrap(struct __sk_buff *skb, const struct svc_packet_config *conf,
 	    bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO)) {
 		count_drop(SVC_DROP_NOT_A_FLOW);
+		return UNWRAPPED_BAD;
+	}
+	/* RFC 6040: who is not told by a mark is told by the loss. */
+	if (congestion == ECN_CE && !bpf_skb_ecn_set_ce(skb)) {
+		count_drop(SVC_DROP_CONGESTION);
 		return UNWRAPPED_BAD;
 	}
 	return UNWRAPPED;

@@ -55,7 +55,8 @@ enum svc_drop_reason {
 	SVC_DROP_OTHER_NODE = 16, /* a tunnelled packet of a flow that another node sends */
 	SVC_DROP_TOO_BIG = 17, /* for the tunnel; answered so */
 	SVC_DROP_HOPS = 18, /* its time to live was over */
-	SVC_DROP_REASONS = 19,
+	SVC_DROP_CONGESTION = 19, /* a tunnel's mark, on a packet that takes none */
+	SVC_DROP_REASONS = 20,
 };
 
 /* Position of a map in `usage`. */

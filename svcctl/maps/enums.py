@@ -8,7 +8,7 @@ DROP_NO_SOCKET, DROP_BAD_DESTINATION, DROP_UNSTABLE = range(3)
 DROP_REASONS = (
     "no_socket", "bad_destination", "unstable", "no_backend", "verdict", "filtered", "blocked",
     "no_port", "no_flow", "no_write", "backend_gone", "unknown_flow",
-    "no_node", "no_route", "not_a_peer", "not_a_flow", "other_node", "too_big", "hops",
+    "no_node", "no_route", "not_a_peer", "not_a_flow", "other_node", "too_big", "hops", "congestion",
 )  # fmt: skip
 DROP_REASON = {
     "SVC_DROP_NO_SOCKET": 0,
@@ -30,7 +30,8 @@ DROP_REASON = {
     "SVC_DROP_OTHER_NODE": 16,
     "SVC_DROP_TOO_BIG": 17,
     "SVC_DROP_HOPS": 18,
-    "SVC_DROP_REASONS": 19,
+    "SVC_DROP_CONGESTION": 19,
+    "SVC_DROP_REASONS": 20,
 }
 
 USAGE_BINDINGS, USAGE_EXACT, USAGE_DESTINATIONS = range(3)

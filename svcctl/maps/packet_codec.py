@@ -77,6 +77,7 @@ def other_value(key: FlowKey, value: FlowValue) -> FlowValue:
         other=value.seen,
         route=0,
         route_time=0,
+        device=0,
     )
     return with_check(other_key(key, value), other)
 

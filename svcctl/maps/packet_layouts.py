@@ -53,7 +53,7 @@ class FlowValue(Record):
     sequence: int
     seen: int
     other: int
-    pad: int = 0
+    device: int = 0
     node: int = 0
 
 

@@ -38,9 +38,12 @@ class Timeouts(Record):
 DEFAULTS = Timeouts()
 
 
-def is_closed(seen: int, other: int) -> bool:
-    """Whether a SYN with the same ports begins a new connection. `seen`, `other`: bits of the two directions."""
-    return bool((seen | other) & RST or seen & other & FIN)
+def is_closed(seen: int, other: int, *, one_sided: bool = False) -> bool:
+    """Whether a SYN with the same ports begins a new connection.
+
+    `seen`, `other`: bits of the two directions; `one_sided`: the other one does not come by here.
+    """
+    return bool((seen | other) & RST or seen & (FIN if one_sided else other) & FIN)
 
 
 def idle_limit_ms(

@@ -328,6 +328,71 @@ def test_a_backend_that_leaves(made: Bed, family: int, where: int) -> None:
                 one.recv(16)
 
 
+def _one_connection(made: Bed, listener: socket.socket, port: int, place: tuple[str, int]) -> None:
+    """From a port of the client, which may be used again at once: the server is the first to close."""
+    with made.client.socket("tcp", listener.family) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((made.client.own(listener.family), port))
+        one.connect(place)
+        server, peer = listener.accept()
+        assert peer[:2] == (made.client.own(listener.family), port)
+        server.close()
+        assert one.recv(1) == b""
+
+
+@FAMILY
+@pytest.mark.parametrize("mode", ["tunnel", "dsr"])
+def test_a_port_is_used_again_once_the_backend_has_left(made: Bed, family: int, mode: str) -> None:
+    """The new connection is nobody's but a new one, also where only one side's end came by."""
+    leaving, staying = made.nodes[1].pods[0], made.nodes[2].pods[0]
+    place = (made.nodes[0].own(family), NODE_PORT)
+    with (
+        serving(made, leaving, external_mode=mode),
+        leaving.listen(8080, "tcp", family) as former,
+        staying.listen(8080, "tcp", family) as other,
+    ):
+        _one_connection(made, former, 11020, place)
+        wait(lambda: any(value.seen & enums.SEEN_FIN for value in made.nodes[0].flows().values()))
+        for node in made.nodes:
+            node.svc("backend", "add", "web", *backend_of(staying))
+            node.svc("backend", "delete", "web", *backend_of(leaving))
+        _one_connection(made, other, 11020, place)
+
+
+@FAMILY
+def test_another_node_once_a_flow_is_over(made: Bed, family: int) -> None:
+    """The load balancer's address moves: a flow that was over is no reason to refuse what comes through another node."""
+    first, second, third = made.nodes
+    backend, place = second.pods[0], (VIPS[family], 80)
+    with (
+        serving(made, backend),
+        backend.listen(8080, "tcp", family) as stream,
+        backend.listen(8080, "udp", family) as datagrams,
+        made.client.socket("udp", family) as sender,
+    ):
+        try:
+            sender.sendto(b"first", place)
+            assert datagrams.recv(16) == b"first"
+            _one_connection(made, stream, 11021, place)
+            second.svc("load", "--no-dispatcher", "--timeout", "udp=0.3")
+            for node in (third, second):
+                made.route(node)
+                _one_connection(made, stream, 11021, place)
+                name = node.name.encode()
+                until = time.monotonic() + 60
+                datagrams.settimeout(0.4)
+                while time.monotonic() < until:
+                    sender.sendto(name, place)
+                    with contextlib.suppress(TimeoutError):
+                        assert datagrams.recv(16) == name
+                        break
+                else:
+                    raise AssertionError("never came")
+        finally:
+            made.route(first)
+            second.svc("load", "--no-dispatcher", "--timeout", "udp=60")
+
+
 @FAMILY
 def test_answers_of_their_own_way_but_not_for_all(made: Bed, family: int) -> None:
     """With DSR a client in the opt-out prefixes is answered through the node that it asked."""

@@ -14,7 +14,17 @@ import pytest
 from svcctl.maps.packet_layouts import TUNNEL_PORT
 from tests.lib.nodes import VIP, VIP6, Bed, Node, at, backend_of, bed, wait
 from tests.lib.outside import FAMILIES, exchange, refusal, talk
-from tests.lib.tunnelled import await_error, datagram, hops, listen_to_errors, segment, send, wrapped
+from tests.lib.tunnelled import (
+    await_error,
+    datagram,
+    hops,
+    listen_to_errors,
+    receive_tos,
+    segment,
+    send,
+    tell_tos,
+    wrapped,
+)
 from tests.lib.world import world
 
 NODE_PORT = 30080
@@ -265,6 +275,28 @@ def test_a_node_without_an_address(made: Bed, family: int) -> None:
             wait(lambda: first.drops("no_node") > lost)
     finally:
         first.configure(address4=before.address4, address6=before.address6)
+
+
+@FAMILY
+def test_marks_of_congestion(made: Bed, family: int) -> None:
+    """A mark that the tunnel's packet was given is the inner packet's (RFC 6040); who takes no marks loses the packet."""
+    first, second, _ = made.nodes
+    not_ect, ect1, ect0, ce = range(4)
+    with asked(made, family) as (listener, where):
+        tell_tos(listener)
+        source = (made.client.own(family), CLIENT_PORT)
+        for inner in (not_ect, ect1, ect0, ce):
+            for outer in (not_ect, ect1, ect0, ce):
+                dscp, text = 0x68, b"%d %d" % (inner, outer)
+                lost = second.drops("congestion")
+                packet = wrapped(datagram(source, where, text, tos=dscp | inner))
+                send(first, family, second.own(family), packet, tos=dscp | outer)
+                if (inner, outer) == (not_ect, ce):
+                    wait(lambda: second.drops("congestion") > lost)  # noqa: B023
+                else:
+                    expected = ce if outer == ce else inner
+                    assert receive_tos(listener) == (text, dscp | expected)
+                    assert second.drops("congestion") == lost
 
 
 @FAMILY

@@ -151,7 +151,7 @@ def test_entries(lab: Lab, client: str, vip: str, backend: str) -> None:
         assert (value.destination, value.destination_port, value.kind) == (mapped(backend), 8080, 0)
         assert packet_codec.other_value(there, value)._replace(seen=0, other=0) == lab.path.flows()[back]._replace(
             created_ns=value.created_ns, seen_ns=value.seen_ns, block=value.block, sequence=value.sequence,
-            route=0, route_time=0, seen=0, other=0,
+            route=0, route_time=0, device=0, seen=0, other=0,
         )  # fmt: skip
         lab.path.forget()
 
@@ -398,13 +398,15 @@ def test_an_entry_that_is_not_whole_is_not_there(lab: Lab) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_backend_gone(lab: Lab, kept: bool) -> None:
-    """TCP is told by a RST, of a half-open one the SYN goes elsewhere; UDP goes elsewhere; or TCP is left alone."""
+    """TCP is told by a RST, a SYN goes elsewhere, of a half-open one or anew; so does UDP; or TCP is left alone."""
     lab.path.configure(flags=enums.PACKET_KEEP if kept else 0)
     lab.connect()
+    lab.connect(5002)
     lab.out(port=5001, flags="S")
     lab.out("udp")
     svc("backend", "add", "web", f"{OTHER}:8080")
     svc("backend", "delete", "web", f"{BACKEND}:8080")
+    assert lab.out(port=5002, flags="S", seq=900).destination == (BACKEND if kept else OTHER)
     assert lab.out("udp").destination == OTHER
     assert lab.out(port=5001, flags="S").destination == OTHER
     sent = lab.out(flags="PA", seq=200, ack=700)
@@ -572,6 +574,23 @@ def test_digest_of_python_and_c(lab: Lab) -> None:
     for where, value in lab.path.flows().items():
         assert packet_codec.is_whole(where, value)
     assert len(lab.path.flows()) == 2 * lab.path.event("opened")
+
+
+def test_mapped_addresses_on_the_wire(lab: Lab) -> None:
+    """An IPv6 packet to ::ffff:a.b.c.d is no IPv4 service's, whoever sent it and whichever way it goes."""
+    sources = (CLIENT6, f"::ffff:{CLIENT}")
+    for kind in ("tcp", "udp"):
+        lab.out(kind, **({"flags": "S"} if kind == "tcp" else {}))
+        before = lab.path.flows().keys()
+        for program in ("from_workload", "to_workload", "from_outside", "to_outside"):
+            for source in sources:
+                flags = {"flags": "S"} if kind == "tcp" else {}
+                for one, port, other, to in (
+                    (source, 5000, f"::ffff:{VIP}", 80), (f"::ffff:{BACKEND}", 8080, source, 5000),
+                ):  # fmt: skip
+                    frame = flow(kind, one, port, other, to, b"?", **flags)
+                    assert lab.path.run(program, frame) == (PASS, frame), (program, one, other)
+        assert lab.path.flows().keys() == before
 
 
 def test_lru_maps(lab: Lab) -> None:

@@ -17,6 +17,7 @@ from tests.lib.balanced import inside
 from tests.lib.cluster import FAMILIES, Cluster, ask, both, conversation, talk
 from tests.lib.pods import GATEWAY, batch, place, setting
 from tests.lib.svc import svc
+from tests.lib.tunnelled import datagram
 
 IP_RECVERR, IP_RECVTTL = 11, 12
 
@@ -183,6 +184,83 @@ def test_what_the_balancer_resolved_is_left_alone(cluster: Cluster) -> None:
         assert cluster.path.flows() == {}
         talk(client, listener, vip, AF_INET)
         assert len(cluster.path.flows()) == 2
+
+
+@pytest.mark.parametrize("check", [1, 2, 0], ids=["strict", "loose", "unchecked"])
+def test_who_says_to_be_another(cluster: Cluster, check: int) -> None:
+    """The host's check of sources is not got round by a service, nor by a flow that is there: what it would drop is
+    dropped, what it lets by arrives; who speaks for itself goes straight on meanwhile."""
+    client, forger, backend = cluster.pods
+    for pod in cluster.pods:
+        setting(f"net/ipv4/conf/{pod.device}/rp_filter", str(check))
+    setting("net/ipv4/conf/all/rp_filter", "0")
+    cluster.attach()
+    vip = cluster.service(AF_INET, place(backend.address, 8080))
+
+    def forge(source: tuple[str, int], destination: tuple[str, int], payload: bytes) -> None:
+        with forger.inside(), socket.socket(AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+            raw.sendto(datagram(source, destination, payload), (destination[0], 0))
+
+    with backend.listen(8080, "udp") as server, client.socket("udp") as one:
+        one.bind((client.address, 45690))
+        one.connect((vip, 80))
+        # A flow that the forger begins, one that the client has begun, and answers of neither's backend.
+        forge((client.address, 45691), (vip, 80), b"begun")
+        if check != 1:
+            assert server.recvfrom(16) == (b"begun", (client.address, 45691))
+        for turn in (b"1", b"2"):
+            one.send(turn)
+            assert server.recvfrom(16) == (turn, (client.address, 45690))
+            server.sendto(turn, (client.address, 45690))
+            assert one.recv(16) == turn
+            forge((client.address, 45690), (vip, 80), b"forged")
+            forge((backend.address, 8080), (client.address, 45690), b"answer")
+            if check != 1:
+                assert server.recvfrom(16) == (b"forged", (client.address, 45690))
+                assert one.recv(16) == b"answer"
+        one.send(b"last")
+        assert server.recvfrom(16) == (b"last", (client.address, 45690))
+        server.sendto(b"last", (client.address, 45690))
+        assert one.recv(16) == b"last"
+        for quiet in (one, server):
+            quiet.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                quiet.recv(16)
+    routes = [
+        value
+        for key, value in cluster.path.flows().items()
+        if 45690 in (key.source_port, key.destination_port)
+    ]
+    assert [value.route >> 28 for value in routes] == [enums.ROUTE_PEER] * 2
+    assert {value.device for value in routes} == {client.ifindex, backend.ifindex}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_workloads_of_a_bridge(cluster: Cluster, family: int) -> None:
+    """Their addresses are reached by the bridge and not by their own interface: so the host's stack has their packets."""
+    client, backend, _ = cluster.pods
+    gateway, length = ("10.77.0.1", 24) if family == AF_INET else ("fd00:77::1", 64)
+    own = "10.77.0.2" if family == AF_INET else "fd00:77::2"
+    batch(
+        "link add br0 type bridge", "link set br0 up",
+        f"addr add {gateway}/{length} dev br0" + (" nodad" if family != AF_INET else ""),
+        f"link set {client.device} master br0",
+    )  # fmt: skip
+    with client.inside():
+        batch(
+            f"addr add {own}/{length} dev eth0" + (" nodad" if family != AF_INET else ""),
+            f"route replace default via {gateway} dev eth0",
+        )
+    cluster.attach()
+    vip = cluster.service(family, place(backend.own(family), 8080))
+    with backend.listen(8080, "tcp", family) as server, client.socket("tcp", family) as one:
+        one.bind((own, 0))
+        one.connect((vip, 80))
+        accepted, peer = server.accept()
+        with accepted:
+            accepted.settimeout(30)
+            assert peer[0] == own
+            conversation(one, accepted, 100_000)
 
 
 def test_time_to_live(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.lib.nodes import VIP, VIP6, at, backend_of, bed
 from tests.lib.outside import refusal, talk
+from tests.lib.tunnelled import datagram, receive_tos, send, tell_tos, wrapped
 from tests.lib.world import World
 
 
@@ -30,7 +31,7 @@ from tests.lib.world import World
     "decapsulate: helper map_update_elem", "decapsulate: helper redirect",
     "decapsulate: helper redirect_neigh", "decapsulate: helper redirect_peer",
     "decapsulate: helper skb_adjust_room", "decapsulate: helper skb_change_type",
-    "decapsulate: helper skb_load_bytes", "decapsulate: helper skb_pull_data",
+    "decapsulate: helper skb_ecn_set_ce", "decapsulate: helper skb_load_bytes", "decapsulate: helper skb_pull_data",
     "decapsulate: helper skb_store_bytes", "decapsulate: helper spin_lock", "decapsulate: helper spin_unlock",
     "decapsulate: helper tail_call", "decapsulate: map array", "decapsulate: map hash",
     "decapsulate: map lpm_trie", "decapsulate: map lru_hash", "decapsulate: map percpu_array",
@@ -89,7 +90,8 @@ from tests.lib.world import World
     "to_outside: map prog_array",
 )  # fmt: skip
 def test_every_program_for_outside(world: World) -> None:
-    """Each family, TCP and UDP, by a tunnel and straight back; too big, too far, to nobody, and from another node."""
+    """Each family, TCP and UDP, by a tunnel and straight back; too big, too far, to nobody, marked on the way,
+    and from another node."""
     del world
     balanced: dict[str, Any] = {"kind": "load-balancer"}
     maglev: dict[str, Any] = {"algorithm": "maglev", "table_size": 251}
@@ -116,6 +118,11 @@ def test_every_program_for_outside(world: World) -> None:
                         made.route(first)
                 for port in (81, 83):
                     assert refusal(made.client, kind, family, (vip, port)) == "refused"
+            with pod.listen(8080, "udp", family) as listener:
+                tell_tos(listener)
+                inner = wrapped(datagram((made.client.own(family), 12000), (vip, 80), tos=2))
+                send(first, family, second.own(family), inner, tos=3)
+                assert receive_tos(listener) == (b"?", 3)
         assert first.event("too_big") > 0
         assert {name for node in made.nodes for name in node.counters()} <= {
             "opened", "answered", "tunnelled", "from_tunnel", "too_big", "drop too_big", "rejected", "icmp",

@@ -24,8 +24,8 @@ HELPERS = {
     7: "get_prandom_u32", 8: "get_smp_processor_id", 9: "skb_store_bytes", 11: "l4_csum_replace", 12: "tail_call",
     23: "redirect", 26: "skb_load_bytes", 28: "csum_diff", 32: "skb_change_type", 38: "skb_change_tail",
     39: "skb_pull_data", 46: "get_socket_cookie", 50: "skb_adjust_room", 69: "fib_lookup", 86: "sk_release",
-    93: "spin_lock", 94: "spin_unlock", 122: "get_netns_cookie", 124: "sk_assign", 152: "redirect_neigh",
-    155: "redirect_peer", 187: "set_retval",
+    93: "spin_lock", 94: "spin_unlock", 97: "skb_ecn_set_ce", 122: "get_netns_cookie", 124: "sk_assign",
+    152: "redirect_neigh", 155: "redirect_peer", 187: "set_retval",
 }  # fmt: skip
 STEPS = frozenset({"load", "upgrade", "kill"})
 """What every half must be taken through as well, in every kernel."""

@@ -73,10 +73,10 @@ class PacketPath:
         value = PacketConfig(flags, *timeouts, *ports)
         self.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(value))
 
-    def attach(self, pod: Pod, flags: int = enums.DEVICE_PEER) -> None:
-        """The role of a workload for a pod's veth."""
+    def attach(self, pod: Pod, flags: int = enums.DEVICE_PEER, mtu: int = 0) -> None:
+        """The role of a workload for a pod's veth; `mtu` 0: not known."""
         self.attach_device(pod.ifindex, "from_workload", "to_workload")
-        self.map("devices").update(U32.pack(pod.ifindex), DEVICE.pack(Device(1, flags)))
+        self.map("devices").update(U32.pack(pod.ifindex), DEVICE.pack(Device(1, flags, mtu)))
 
     def attach_device(self, ifindex: int, ingress: str, egress: str) -> None:
         """Filters on both sides of an interface."""

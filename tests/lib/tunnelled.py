@@ -23,10 +23,10 @@ _ORIGIN_ICMP = {2: AF_INET, 3: AF_INET6}
 
 
 def datagram(
-    source: tuple[str, int], destination: tuple[str, int], payload: bytes = b"?", ttl: int = 64
+    source: tuple[str, int], destination: tuple[str, int], payload: bytes = b"?", ttl: int = 64, tos: int = 0
 ) -> bytes:
     """A UDP packet, from its IP header on."""
-    return _ip(source, destination, ttl, UDP(sport=source[1], dport=destination[1]), payload)
+    return _ip(source, destination, ttl, UDP(sport=source[1], dport=destination[1]), payload, tos)
 
 
 def segment(source: tuple[str, int], destination: tuple[str, int], flags: str = "S", ttl: int = 64) -> bytes:
@@ -35,11 +35,16 @@ def segment(source: tuple[str, int], destination: tuple[str, int], flags: str = 
 
 
 def _ip(
-    source: tuple[str, int], destination: tuple[str, int], ttl: int, layer: object, payload: bytes
+    source: tuple[str, int],
+    destination: tuple[str, int],
+    ttl: int,
+    layer: object,
+    payload: bytes,
+    tos: int = 0,
 ) -> bytes:
     if ":" in source[0]:
-        return bytes(IPv6(src=source[0], dst=destination[0], hlim=ttl) / layer / Raw(payload))
-    return bytes(IP(src=source[0], dst=destination[0], ttl=ttl) / layer / Raw(payload))
+        return bytes(IPv6(src=source[0], dst=destination[0], hlim=ttl, tc=tos) / layer / Raw(payload))
+    return bytes(IP(src=source[0], dst=destination[0], ttl=ttl, tos=tos) / layer / Raw(payload))
 
 
 def wrapped(inner: bytes, vni: int = TUNNEL_VNI, kind: int | None = None, flags: int = 0x08) -> bytes:
@@ -58,9 +63,14 @@ def send(
     checksum: bool = False,
     port: int = TUNNEL_PORT,
     source: str = "",
+    tos: int = 0,
 ) -> None:
     """A datagram of a namespace's own, as a tunnel's outer packet: without a checksum unless said."""
     with where.socket("udp", family) as one:
+        if tos and family == AF_INET:
+            one.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+        elif tos:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
         if not checksum and family == AF_INET:
             one.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
         elif not checksum:
@@ -90,6 +100,21 @@ def listen_to_errors(one: socket.socket, *, whole: bool = False) -> None:
         one.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
         if whole:
             one.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_DO)
+
+
+def receive_tos(one: socket.socket) -> tuple[bytes, int]:
+    """A datagram and its TOS or traffic class, of a socket that `tell_tos` has seen."""
+    data, ancillary, _, _ = one.recvmsg(2048, 64)
+    ((_, _, value),) = ancillary
+    return data, value[0]
+
+
+def tell_tos(one: socket.socket) -> None:
+    """Have a socket told the TOS or traffic class of what it receives from now on."""
+    if one.family == AF_INET:
+        one.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+    else:
+        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
 
 
 def path_mtu(one: socket.socket) -> int:

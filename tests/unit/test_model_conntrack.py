@@ -71,6 +71,7 @@ def test_two_hours_end_everything() -> None:
 def test_closed(seen: int, other: int, closed: bool) -> None:
     """What a SYN may follow as a new connection."""
     assert is_closed(seen, other) is closed
+    assert is_closed(seen, other, one_sided=True) is (closed or seen == FIN)
 
 
 @pytest.mark.parametrize(
