@@ -15,9 +15,13 @@ from collections import Counter
 import pytest
 
 from svcctl.maps import enums
+from svcctl.maps.layouts import U32
+from svcctl.maps.packet_layouts import NODE, PACKET_CONFIG, NodeValue
 from tests.lib.balanced import SMALL
 from tests.lib.frames import check, mapped
+from tests.lib.nodes import node_key
 from tests.lib.packet_path import DROP, PASS, REDIRECT, PacketPath, packet_path, serviced
+from tests.lib.pods import batch, setting
 from tests.lib.world import World
 
 COUNT = 1_000_000 if os.environ.get("SVCCTL_LONG") == "1" else 100_000
@@ -232,3 +236,123 @@ def test_random_packets(world: World) -> None:
         ("to_workload", PASS, True),
     ):
         assert seen[row] > COUNT // 1000, seen
+
+
+OWN = {4: "192.0.2.11", 6: "2001:db8::11"}
+PEER = {4: "192.0.2.12", 6: "2001:db8::12"}
+OUTER = {4: 50, 6: 70}
+
+
+def wrapped(rng: random.Random, frame: bytes) -> bytes:
+    """A frame's packet in a tunnel's, from the peer to this node; at times something is wrong with that."""
+    family = rng.choice((4, 6)) if rng.random() < 0.05 else 4 if frame[12:14] == V4 else 6
+    ends = [mapped(one[family])[12 if family == 4 else 0 :] for one in (PEER, OWN)]
+    if rng.random() < 0.05:
+        ends[rng.randint(0, 1)] = rng.randbytes(len(ends[0]))
+    vni = 0xCA11C0 if rng.random() < 0.97 else rng.getrandbits(24)
+    inner = (
+        struct.pack("!II12xH", 0x08000000, vni << 8, 0x0800 if frame[12:14] == V4 else 0x86DD) + frame[14:]
+    )
+    udp = struct.pack("!HHHH", rng.getrandbits(16), 4789, 8 + len(inner), int(rng.random() < 0.02)) + inner
+    tos = rng.choice((0, 1, 2, 3, 0x68))
+    if family == 6:
+        outer = struct.pack("!IHBB", 6 << 28 | tos << 20, len(udp), 17, 64) + ends[0] + ends[1]
+    else:
+        start = struct.pack("!BBHHHBB", 0x45, tos, 20 + len(udp), 1, 0x4000, 64, 17)
+        outer = start + struct.pack("!H", checksum(start + bytes(2) + ends[0] + ends[1])) + ends[0] + ends[1]
+    made = MACS + (V4 if family == 4 else V6) + outer + udp
+    return made[: rng.randint(54, len(made))] if rng.random() < 0.03 else made
+
+
+def content(frame: bytes) -> bytes:
+    """The frame in a tunnel of ours, or the frame itself."""
+    family = 4 if frame[12:14] == V4 else 6
+    start = 14 + OUTER[family]
+    protocol, port = (frame[23], 34) if family == 4 else (frame[20], 54)
+    if protocol != 17 or frame[port + 2 : port + 4] != struct.pack("!H", 4789) or len(frame) < start + 20:
+        return frame
+    return frame[:12] + frame[start - 2 :]
+
+
+@pytest.mark.timeout(1800 if COUNT > 100_000 else 300)
+def test_random_packets_of_tunnels(world: World) -> None:
+    """What comes through a tunnel, what goes into one, what is answered through one, and what leaves by itself."""
+    rng = random.Random(SEED)
+    maker, seen = Maker(rng), Counter[tuple[str, int, str]]()
+    for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+        setting(f"net/{name}", "1")
+    batch(f"route add {PEER[4]}/32 dev lo", f"route add {PEER[6]}/128 dev lo")
+    with serviced(world, *SMALL) as made, packet_path(made.state_dir, 4096, 4096) as path:
+        for family, host, vip in ((4, "10.244.0.{}", "10.96.0.{}"), (6, "[fd00:244::{}]", "[fd96::{}]")):
+            own, there = f"{host.format(1)}:8080,local", f"{host.format(2)}:8080"
+            kinds: tuple[dict[str, object], ...] = (
+                {"backends": [own]},
+                {"backends": [own, there]},
+                {"backends": [there], "external_mode": "dsr"},
+                {"backends": [own, there], "algorithm": "maglev", "table_size": 251},
+                {},
+            )
+            for n, options in enumerate(kinds, 1):
+                fronts = [f"{vip.format(n)}:80/{protocol}" for protocol in ("tcp", "udp")]
+                made.add(f"s{family}-{n}", *fronts, kind="load-balancer", **options)
+            number = 7 << enums.NODE_SHIFT
+            for text, value in (
+                (PEER[family], enums.NODE_PEER | number),
+                (host.format(2).strip("[]"), enums.NODE_POD | number),
+                (OWN[family], enums.NODE_OWN),
+            ):
+                path.map("node_addresses").update(node_key(text), U32.pack(value))
+        ends = mapped(PEER[4]), mapped(PEER[6])
+        path.map("nodes").update(U32.pack(7), NODE.pack(NodeValue(*ends, bytes(64), bytes(64), bytes(32), 0)))
+        config = PACKET_CONFIG.unpack(path.map("packet_config").lookup(bytes(4)) or b"")
+        config = config._replace(
+            address4=mapped(OWN[4]), address6=mapped(OWN[6]), tunnel_port=4789, flags=enums.PACKET_CLAMP
+        )
+        path.map("packet_config").update(bytes(4), PACKET_CONFIG.pack(config))
+        count = 0
+        for _ in range(COUNT // 2):
+            frame, program = (
+                maker.frame(),
+                rng.choice(("from_outside", "from_outside", "from_workload", "to_outside")),
+            )
+            before = frame
+            if tunnelled := program == "from_outside" and rng.random() < 0.6:
+                before = wrapped(rng, frame)
+            verdict, out = path.run(program, before)
+            assert verdict in (PASS, DROP, REDIRECT), (verdict, before.hex())
+            after = content(out)
+            kind = "same" if out == before else "tunnel" if after != out else "plain"
+            seen[f"{program}{' tunnelled' * tunnelled}", verdict, kind] += 1
+            now = refused(path)
+            if verdict == DROP:
+                assert now > count, before.hex()
+            else:
+                assert kind == "same" or is_right(after) or not is_right(content(before)), (
+                    before.hex(),
+                    out.hex(),
+                )
+            if kind == "tunnel":
+                # Only into the one to the peer, and never what is in a tunnel already.
+                family = 4 if out[12:14] == V4 else 6
+                at = 26 if family == 4 else 22
+                size = 4 if family == 4 else 16
+                assert out[at : at + size] == mapped(OWN[family])[-size:]
+                assert out[at + size : at + 2 * size] == mapped(PEER[family])[-size:]
+                assert family == 6 or checksum(out[14:34]) == 0
+                assert content(after) == after
+                assert verdict == REDIRECT
+            count = now
+        assert path.drops("no_write") == 0
+    for row in (
+        ("from_outside", PASS, "same"),
+        ("from_outside", PASS, "plain"),
+        ("from_outside", REDIRECT, "tunnel"),
+        ("from_outside tunnelled", PASS, "same"),
+        ("from_outside tunnelled", PASS, "plain"),
+        ("from_outside tunnelled", DROP, "plain"),
+        ("from_outside tunnelled", REDIRECT, "tunnel"),
+        ("from_workload", REDIRECT, "tunnel"),
+        ("to_outside", PASS, "plain"),
+        ("to_outside", REDIRECT, "tunnel"),
+    ):
+        assert seen[row] > COUNT // 20_000, (row, seen)
