@@ -796,6 +796,7 @@ for _name in (
     *(name for name in catalog.SERVICE_READS if name != "drop_stats"),
     "service_names",
     "backend_ids",
+    "lut_sets",
 ):
 
     def _lost(setup: Setup, name: str = _name) -> None:

@@ -217,9 +217,17 @@ def _stray_pin(balanced: Balanced) -> None:
         inner.pin(f"{balanced.state_dir}/lut_500")
 
 
+def _lose_records_and_tails(balanced: Balanced) -> None:
+    """All that is known of tables, beside what else cannot be judged while it is lost."""
+    svc("attach", "dev", "nothing*", "--role", "workload", "--max-flows", 4096)
+    for name in ("lut_sets", "tails"):
+        os.unlink(f"{balanced.state_dir}/{name}")
+
+
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
+        (_lose_records_and_tails, "pin 'lut_sets' is missing"),
         (_lose_pin, "has no pin"),
         (_lose_entry, "is not in lut"),
         (_lose_record, "is not known"),

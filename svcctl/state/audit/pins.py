@@ -119,7 +119,7 @@ def _fault(writer: Writer, name: str) -> str | None:
 def _orphans(writer: Writer, present: set[str], wanted: dict[str, int]) -> Iterator[Finding]:
     """orphans: nothing else is in the directory."""
     left = next_pins(writer.path)
-    tables = set(pins_of_tables(writer).values()) if writer.has_map("lut_sets") else set()
+    tables = set(pins_of_tables(writer).values()) if salvage.TABLES in wanted else set()
     for name in sorted(present - wanted.keys() - set(left) - tables):
         advice = f"look at it, then: rm -r {writer.pin(name)}"
         yield Finding("orphans", f"{name!r} does not belong here", None, advice)

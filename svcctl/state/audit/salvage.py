@@ -32,6 +32,8 @@ REMADE = ("usage", "writers", "programs", "attachments", "attach_rules")
 """State maps whose content the other rows of the audit restore; rules that are lost have to be given again."""
 INDICES = ("service_names", "backend_ids")
 """Likewise of the service maps."""
+TABLES = "lut_sets"
+"""Of these the content is found again in the tables' own pins, and in the blocks that name them."""
 _BY_PIN = {shape.pin: shape for shape in catalog.PROGRAMS}
 _LINK_PINS = frozenset(shape.link_pin for shape in catalog.PROGRAMS if shape.link_pin)
 
@@ -42,6 +44,8 @@ def plan(writer: Writer, name: str, anew: str) -> tuple[Callable[[], object] | N
         return partial(_remake, writer, name), ""
     if name in INDICES and writer.has_map(catalog.BALANCER.marker):
         return partial(_remake_index, writer, name), ""
+    if name == TABLES and writer.has_map(catalog.BALANCER.marker):
+        return partial(_remake_tables, writer), ""
     if is_link_pin(name):
         return partial(_drop, writer, name), ""  # `attachments` then makes the link
     if name == catalog.TAILS:
@@ -211,6 +215,24 @@ def _remake_index(writer: Writer, name: str) -> None:
     # An object is loaded with at least one program; this one reads a single map.
     with load_object(catalog.BALANCER.object, sizes, reuse, ("sock_release",)) as loaded:
         pin_map(writer, loaded, name)
+
+
+def _remake_tables(writer: Writer) -> None:
+    """What is known of Maglev tables, from the tables; what is wrong with one the row `tables` tells."""
+    from svcctl.maps.service_layouts import BLOCK, LUT, LUT_KEY, Lut, LutKey
+    from svcctl.state.tables import digest, read_table
+
+    _remake_index(writer, TABLES)
+    used: dict[int, int] = {}
+    for _, data in writer.map("blocks").items():
+        number = BLOCK.unpack(data).lut
+        if number:
+            used[number] = used.get(number, 0) + 1
+    for number, count in used.items():
+        ids = read_table(writer, number)
+        if ids is not None:
+            known = LUT.pack(Lut(number - 1, len(ids), count))
+            writer.map(TABLES).update(LUT_KEY.pack(LutKey(digest(ids))), known)
 
 
 def _remake(writer: Writer, name: str) -> None:
