@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from svcctl.errors import Conflict, Full, NotFound, UsageProblem
+from svcctl.errors import Conflict, Full, NotFound, PermissionProblem, UsageProblem
 from svcctl.host import devices as host_devices
 from svcctl.host.devices import is_pattern, matches
 from svcctl.maps import catalog, enums, layouts
@@ -109,6 +109,14 @@ def device_name(known: Records, ifindex: int) -> str:
         if record is not None:
             return record.name.rstrip(b"\0").decode("utf-8", "surrogateescape")
     return f"#{ifindex}"
+
+
+def current_names(state: State) -> dict[int, str]:
+    """Index -> name of every interface as it is now; empty where the namespace may not be entered."""
+    try:
+        return {one.ifindex: one.name for one in host_devices.devices(state.netns)}
+    except (OSError, PermissionProblem):
+        return {}
 
 
 def find_gone(state: State, there: Sequence[Device]) -> list[tuple[int, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from svcctl.errors import PermissionProblem
 from svcctl.host import route, sock_diag
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, DispatchStats
 from svcctl.model.constants import IPV4, IPV6
@@ -38,7 +39,7 @@ class Explained(NamedTuple):
     stats: DispatchStats | None
     members: list[Member]
     chosen: Member | None
-    listeners: list[DiagSocket]
+    listeners: list[DiagSocket] | None
     attached: bool
     local: bool | None
     foreign: list[str] | None
@@ -101,15 +102,16 @@ def _choose(state: State, number: int, members: list[Member]) -> Member | None:
     return None
 
 
-def ordinary_listeners(state: State, endpoint: Endpoint) -> list[DiagSocket]:
-    """Sockets that the kernel would give the connection to by itself, the one it prefers first.
+def ordinary_listeners(state: State, endpoint: Endpoint) -> list[DiagSocket] | None:
+    """Sockets that the kernel would give the connection to by itself, the one it prefers first; None if they may not
+    be listed.
 
     It looks for the address before the wildcard, and prefers sockets of the packet's family to dual-stack ones.
     """
     try:
         found = sock_diag.listeners(endpoint.protocol, endpoint.port, netns=state.netns)
-    except OSError:
-        return []
+    except (OSError, PermissionProblem):
+        return None
     fitting = [(score, one) for one in found if (score := _score(endpoint, one)) is not None]
     fitting.sort(key=lambda item: item[0], reverse=True)
     return [one for _, one in fitting]
@@ -131,7 +133,7 @@ def _score(endpoint: Endpoint, one: DiagSocket) -> tuple[bool, bool, bool] | Non
 def _is_local(state: State, family: int, address: bytes) -> bool | None:
     try:
         return route.is_local(family, address[12:] if family == IPV4 else address, netns=state.netns)
-    except OSError:
+    except (OSError, PermissionProblem):
         return None
 
 

@@ -180,10 +180,10 @@ def _interface(state: State, family: int, source: bytes) -> tuple[str | None, in
     if device is None or device.role not in enums.ROLE_NAMES:
         return None, 0
     from svcctl.state.device_links import records
-    from svcctl.state.devices import device_name
+    from svcctl.state.devices import current_names, device_name
 
     found = interface_to(family, source[12:] if family == IPV4 else source, netns=state.netns)
-    return device_name(records(state), found), device.role
+    return current_names(state).get(found) or device_name(records(state), found), device.role
 
 
 def _is_admitted(state: State, ranges: int, source: bytes) -> bool:

@@ -94,7 +94,10 @@ def others_on_device(netns: Netns, ifindex: int, hook: int, own: set[int]) -> li
     except (BpfError, PermissionProblem):
         pass  # no tcx, or not to be seen
     parent = tc.INGRESS if hook == catalog.TCX_INGRESS else tc.EGRESS
-    ids += [one.program_id for one in tc.filters(netns, ifindex, parent) if one.program_id]
+    try:
+        ids += [one.program_id for one in tc.filters(netns, ifindex, parent) if one.program_id]
+    except PermissionProblem:
+        return []  # without CAP_SYS_ADMIN another namespace is not entered
     found = []
     for position, program in enumerate(ids, 1):
         if program not in own:

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.bpf.errors import BpfError
-from svcctl.errors import LockTimeout, NotLoaded, SvcctlError
+from svcctl.errors import LockTimeout, NotLoaded, PermissionProblem, SvcctlError
 from svcctl.maps import catalog, enums
 from svcctl.state import destinations, service_gc, swap
 from svcctl.state import place as places
@@ -94,7 +94,12 @@ def planned(place: Place) -> list[Removed]:
         place.notice(f"not looked at: leftovers and dead states: {place.bpffs} may be listed by root only")
     try:
         with open_reader(place) as reader:
-            rows += _own_rows(_swap_pins(reader), unused_destinations(reader), gone_interfaces(reader))
+            gone: list[tuple[int, str]] = []
+            try:
+                gone = gone_interfaces(reader)
+            except PermissionProblem as problem:
+                place.notice(f"not looked at: interfaces: {problem}")
+            rows += _own_rows(_swap_pins(reader), unused_destinations(reader), gone)
             rows += _service_rows(place, service_gc.find(reader))
             rows += _flow_rows(_count_over(reader))
     except NotLoaded:

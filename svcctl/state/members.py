@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from svcctl.errors import PermissionProblem
 from svcctl.host import sock_diag
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, U64
 from svcctl.model.constants import IPV6
@@ -44,10 +45,10 @@ def read_members(state: State, number: int, family: int, protocol: int) -> list[
 
 
 def read_listed(state: State, protocol: int) -> dict[int, DiagSocket] | None:
-    """Sockets that listen (TCP), or are not connected (UDP), by cookie; None without sock_diag."""
+    """Sockets that listen (TCP), or are not connected (UDP), by cookie; None without sock_diag, or if it may not be asked."""
     try:
         return {one.cookie: one for one in sock_diag.listeners(protocol, netns=state.netns)}
-    except OSError:
+    except (OSError, PermissionProblem):
         return None
 
 

@@ -686,6 +686,20 @@ def test_interfaces_of_another_namespace(world: World, mode: str) -> None:
         sh("ip link del outside")
 
 
+def test_another_name(one: Pod, state: World, mode: str) -> None:
+    """Listings say what an interface is called now; `check --repair` says so in the record, too."""
+    svc("attach", "dev", "veth1", *WORKLOAD, *SMALL)
+    sh("ip link set veth1 down; ip link set veth1 name other1; ip link set other1 up")
+    found = svc("attachments", "-o", "json").json["attachments"]
+    assert {(row["interface"], row["state"]) for row in found} == {("other1", "up")}
+    (shown,) = svc("status", "-o", "json").json["status"]
+    assert {row["interface"] for row in shown["attachments"]} == {"other1"}
+    svc("check", code=1)
+    svc("check", "--repair")
+    assert svc("check").out == "no problems found\n"
+    svc("detach", "dev", "other1")
+
+
 def test_names_an_interface_has_besides(one: Pod, state: World) -> None:
     sh("ip link property add dev veth1 altname container0")
     assert svc("attach", "dev", "container*", *WORKLOAD, *SMALL).out.endswith(

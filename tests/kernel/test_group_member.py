@@ -6,6 +6,7 @@ Linux 5.19 the member keeps CAP_BPF: without it no map can be read there.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -18,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from tests.lib.world import World
 
 ALLOWED = "allowed"
-CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
+CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWNET = 0x10000000, 0x00020000, 0x40000000
 PR_SET_DUMPABLE = 4
 F_RDONLY, F_WRONLY = 1 << 3, 1 << 4
 SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine())
@@ -123,6 +125,46 @@ def run(command: list[str], gid: int) -> Callable[..., subprocess.CompletedProce
         )
 
     return runner
+
+
+READING = (
+    ("status",), ("attachments",), ("services",), ("frontends",), ("backends",), ("nat",), ("bindings",), ("nodes",),
+    ("destinations",), ("conntrack",), ("affinity",), ("reverse",), ("doctor",), ("metrics",), ("export",),
+    ("explain", "10.96.0.1:80/tcp"), ("explain", "10.96.0.1:80/tcp", "--from", "10.2.3.4"),
+    ("explain", "127.0.0.1:81/tcp"), ("gc", "--dry-run"),
+)  # fmt: skip
+
+
+def test_from_another_namespace(loaded: World, everybodys: list[str]) -> None:
+    """`--netns` of a namespace that a member cannot enter: what is in maps is shown, what is not is said."""
+    runner, says = run(everybodys, GROUP), {}
+    with tempfile.TemporaryDirectory(prefix="svcctl-test-") as directory, contextlib.ExitStack() as stack:
+        os.chmod(directory, 0o755)
+        where = Path(directory, "netns")
+        where.touch()
+        loaded.sh(f"mount --bind /proc/self/ns/net {where}")
+        stack.callback(loaded.sh, f"umount {where}")
+        problems: list[BaseException] = []
+
+        def elsewhere() -> None:
+            try:
+                if _libc.unshare(CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "unshare")
+                for words in READING:
+                    done = runner(*words, "--netns", str(where))
+                    assert done.returncode == 0, (words, done.stderr)
+                    says[words] = done.stdout, done.stderr
+            except BaseException as problem:
+                problems.append(problem)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert not problems, problems
+    assert "group0" in says["attachments",][0]
+    assert "CAP_SYS_ADMIN" in says["explain", "127.0.0.1:81/tcp"][0]
+    assert "not told what packets meet" in says["explain", "10.96.0.1:80/tcp", "--from", "10.2.3.4"][1]
+    assert "not looked at: interfaces" in says["gc", "--dry-run"][1]
 
 
 def outcome(attempt: Callable[..., Any], *args: Any) -> str:

@@ -580,11 +580,11 @@ def test_mapped_addresses_on_the_wire(lab: Lab) -> None:
     """An IPv6 packet to ::ffff:a.b.c.d is no IPv4 service's, whoever sent it and whichever way it goes."""
     sources = (CLIENT6, f"::ffff:{CLIENT}")
     for kind in ("tcp", "udp"):
-        lab.out(kind, **({"flags": "S"} if kind == "tcp" else {}))
+        flags: dict[str, Any] = {"flags": "S"} if kind == "tcp" else {}
+        lab.out(kind, **flags)
         before = lab.path.flows().keys()
         for program in ("from_workload", "to_workload", "from_outside", "to_outside"):
             for source in sources:
-                flags = {"flags": "S"} if kind == "tcp" else {}
                 for one, port, other, to in (
                     (source, 5000, f"::ffff:{VIP}", 80), (f"::ffff:{BACKEND}", 8080, source, 5000),
                 ):  # fmt: skip

@@ -98,7 +98,7 @@ def read_rows(state: State) -> list[tuple[Any, ...]]:
     from svcctl.state import foreign
     from svcctl.state.attach import list_attachments
 
-    ours = list_attachments(state)
+    ours = _as_named_now(state, list_attachments(state))
     order = foreign.attached(state.netns) or []
     cgroups = {one.target for one in ours if one.kind == "cgroup"}
     paths = {one: "(gone)" if is_gone(one) else path_of(one) for one in cgroups}
@@ -140,6 +140,22 @@ def read_rows(state: State) -> list[tuple[Any, ...]]:
             )
         )
     return rows + _foreign_of_cgroups(ours, paths) + _foreign_of_interfaces(state, ours)
+
+
+def _as_named_now(state: State, ours: list[Attached]) -> list[Attached]:
+    """With the present names of interfaces: what is recorded is the one at the time. An index whose link is down may be
+    another interface's."""
+    if not any(one.kind == "dev" for one in ours):
+        return ours
+    from svcctl.state.devices import current_names
+
+    names = current_names(state)
+    return [
+        one._replace(interface=names.get(one.target, one.interface))
+        if one.kind == "dev" and one.up is not False
+        else one
+        for one in ours
+    ]
 
 
 def _foreign_of_interfaces(state: State, ours: list[Attached]) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from svcctl.cli.options import argument, noun, option
 from svcctl.cli.params import ADDRESS, ENDPOINT
-from svcctl.errors import UsageProblem
+from svcctl.errors import PermissionProblem, UsageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,10 @@ def command(env: Env, endpoint: Endpoint, source: Prefix | None) -> None:
         if source is not None and has_packets:
             from svcctl.state.explain_packet import explain_packet
 
-            packet = explain_packet(state, *endpoint, source.address)
+            try:
+                packet = explain_packet(state, *endpoint, source.address)
+            except PermissionProblem as problem:
+                env.notice(f"not told what packets meet: {problem}")
         return explain(state, endpoint), service, packet, has_packets
 
     found, service, packet, has_packets = reading(env, look)
@@ -99,13 +102,18 @@ def _object(found: Explained, source: Prefix | None) -> dict[str, Any]:
         "socket": _member(found.chosen) if found.chosen else None,
         "members": [_member(one) for one in found.members] if winner else None,
         "counters": found.stats._asdict() if found.stats else None,
-        "listeners": [_listener(one) for one in found.listeners] if found.verdict == "pass" else None,
+        "listeners": [_listener(one) for one in found.listeners or ()] if _has_listeners(found) else None,
         "losers": [str(one) for one in found.explanation.losers],
         "reasons": found.explanation.reasons,
         "attached": found.attached,
         "local": found.local,
         "foreign": found.foreign or None,  # others than root cannot know
     }
+
+
+def _has_listeners(found: Explained) -> bool:
+    """Whether they matter, and are known."""
+    return found.verdict == "pass" and found.listeners is not None
 
 
 def _member(one: Member) -> dict[str, Any]:
@@ -229,6 +237,8 @@ def _result(found: Explained) -> str:
         return "refused: no socket of the label is live ('svcctl register-pid' registers one)"
     if found.local is False:
         return "left to the kernel, which has no such address: it goes where the host's routes lead"
+    if found.listeners is None:
+        return "left to the kernel; who listens in another namespace is seen with CAP_SYS_ADMIN only"
     if found.listeners:
         names = ", ".join(f"{_where(one)} (uid {one.uid})" for one in found.listeners)
         return f"left to the kernel: ordinary listeners, the first one gets it: {names}"
