@@ -45,7 +45,7 @@ def read_members(state: State, number: int, family: int, protocol: int) -> list[
 
 
 def read_listed(state: State, protocol: int) -> dict[int, DiagSocket] | None:
-    """Sockets that listen (TCP), or are not connected (UDP), by cookie; None without sock_diag, or if it may not be asked."""
+    """Sockets that listen (TCP), or are not connected (UDP), by cookie; None without sock_diag, or the right to ask."""
     try:
         return {one.cookie: one for one in sock_diag.listeners(protocol, netns=state.netns)}
     except (OSError, PermissionProblem):

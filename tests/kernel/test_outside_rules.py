@@ -18,7 +18,7 @@ from svcctl.maps.layouts import U32
 from tests.lib.balanced import inside, own_cgroup
 from tests.lib.nodes import VIP, VIP6, Bed, Node, at, backend_of, bed, node_key, wait
 from tests.lib.outside import FAMILIES, datagrams, exchange, refusal, talk
-from tests.lib.pods import Namespace
+from tests.lib.pods import Namespace, batch
 from tests.lib.world import world
 
 KINDS = ("tcp", "udp")
@@ -357,6 +357,35 @@ def test_a_port_is_used_again_once_the_backend_has_left(made: Bed, family: int, 
             node.svc("backend", "add", "web", *backend_of(staying))
             node.svc("backend", "delete", "web", *backend_of(leaving))
         _one_connection(made, other, 11020, place)
+
+
+@pytest.mark.parametrize("mode", ["tunnel", "dsr"])
+def test_through_another_interface(made: Bed, mode: str) -> None:
+    """A node port at an address behind a second uplink; routes to clients, and to other nodes, lead by the first."""
+    node = made.nodes[0]
+    addresses: dict[int, str] = {FAMILIES["v4"]: "10.20.1.2", FAMILIES["v6"]: "fd00:20:1::2"}
+    batch(
+        f"link add second type veth peer name up1 netns {node.path}",
+        "addr add 10.20.1.1/24 dev second",
+        "addr add fd00:20:1::1/64 dev second nodad",
+        "link set second up",
+    )
+    try:
+        node.run(
+            "addr add 10.20.1.2/24 dev up1",
+            "addr add fd00:20:1::2/64 dev up1 nodad preferred_lft 0",
+            "link set up1 up",
+        )
+        node.svc("attach", "dev", "up1", "--role", "host")
+        for backend in (node.pods[0], made.nodes[1].pods[0]):
+            with serving(made, backend, external_mode=mode):
+                for family, address in addresses.items():
+                    for kind in KINDS:
+                        with backend.listen(8080, kind, family) as listener:
+                            talk(made.client, kind, listener, (address, NODE_PORT))
+    finally:
+        batch("link del second")
+        node.svc("gc")
 
 
 @FAMILY
