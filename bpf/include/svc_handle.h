@@ -460,10 +460,10 @@ static __always_inline void change_node(const struct packet *p,
 /* Another node may go on with a flow that has its backend from a table; one that
  * begins may come by any. */
 static __always_inline enum way compare_way(const struct packet *p,
-					  const struct svc_flow *flow,
-					  struct svc_flow *entry, int half,
-					  enum hook hook, __u32 peer,
-					  struct svc_flow_key *reverse)
+					    const struct svc_flow *flow,
+					    struct svc_flow *entry, int half,
+					    enum hook hook, __u32 peer,
+					    struct svc_flow_key *reverse)
 {
 	int reply = flow->kind & SVC_FLOW_REPLY;
 
