@@ -147,6 +147,7 @@ def read_options(options: dict[str, Any]) -> Options:
         partial=bool(options.get("partial")),
         compat=tuple(options.get("compat") or ()),
         consul_address=options.get("consul_address") or "",
+        node_said=bool(options.get("node")),
     )
 
 

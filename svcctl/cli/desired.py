@@ -9,7 +9,8 @@ from svcctl.errors import Incompatible
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from svcctl.model.node import ClusterNode
+    from svcctl.model.node import ClusterNode, OwnNode
+    from svcctl.model.packet_settings import PacketSettings
     from svcctl.model.service import Service
     from svcctl.state.session import State
 
@@ -20,16 +21,25 @@ HEAD: dict[str, Any] = {"version": VERSION, "owner": ""}
 
 class Everything(NamedTuple):
     """All bindings (24-byte key -> label), whose they are if anybody's, and services; the prefixes where node ports are
-    served, none for all of the node's addresses; other nodes."""
+    served, none for all of the node's addresses; other nodes, this one, and the packet path's settings that are not
+    the default ones. `restore`: for this node, when it boots, and for no other."""
 
     bindings: Mapping[bytes, str]
     owners: Mapping[bytes, str]
     services: tuple[Service, ...]
     node_port_addresses: tuple[str, ...] = ()
     nodes: tuple[ClusterNode, ...] = ()
+    own: OwnNode | None = None
+    settings: PacketSettings | None = None
+    restore: bool = False
 
 
-def read_everything(state: State) -> Everything:
+def read_for_restore(state: State) -> Everything:
+    """As `read_everything`, for this node when it boots."""
+    return read_everything(state, restore=True)
+
+
+def read_everything(state: State, *, restore: bool = False) -> Everything:
     """What there is. Raises Incompatible when a binding has no label: a file would invent it one."""
     from svcctl.maps import catalog
 
@@ -40,16 +50,23 @@ def read_everything(state: State) -> Everything:
         from svcctl.state.services import read_all
 
         nets = tuple(net_texts(read_nets(state)))
-        services = tuple(one.service for one in read_all(state).values())
+        from svcctl.state.backend_places import said_places
+
+        services = said_places(state, [one.service for one in read_all(state).values()], restore=restore)
     from svcctl.state.owners import read_owners
 
     owners = read_owners(state) if state.has_dispatcher() else {}
-    nodes: tuple[ClusterNode, ...] = ()
-    if state.has_half(catalog.PACKETS):
-        from svcctl.state.nodes import read
+    bindings = _read_bindings(state)
+    if not state.has_half(catalog.PACKETS):
+        return Everything(bindings, owners, services, nets)
+    from svcctl.state.nodes import read
+    from svcctl.state.own_node import read_own
+    from svcctl.state.tunnel_settings import not_default
 
-        nodes = tuple(read(state).nodes.values())
-    return Everything(_read_bindings(state), owners, services, nets, nodes)
+    there = read(state)
+    own = read_own(state, there.own_pods)
+    nodes = tuple(there.nodes.values())
+    return Everything(bindings, owners, services, nets, nodes, own, not_default(state), restore)
 
 
 def _read_bindings(state: State) -> Mapping[bytes, str]:
@@ -76,12 +93,17 @@ def document(output: str, everything: Everything) -> Iterable[str]:
     head = dict(HEAD)
     if everything.node_port_addresses:
         head["node_port_addresses"] = list(everything.node_port_addresses)
+    if everything.settings is not None:
+        from svcctl.model.sources.native_settings import settings_entry
+
+        head["settings"] = settings_entry(everything.settings)
     lists: dict[str, Iterable[dict[str, Any]]] = {
         "bindings": _bindings(everything),
         "services": _services(everything),
     }
-    if everything.nodes:
-        lists["nodes"] = _nodes(everything)
+    nodes = _nodes(everything)
+    if nodes:
+        lists["nodes"] = nodes
     if output == "yaml":
         from svcctl.render import yaml
 
@@ -105,12 +127,34 @@ def _bindings(everything: Everything) -> Iterator[dict[str, Any]]:
 
 
 def _nodes(everything: Everything) -> list[dict[str, Any]]:
+    """The others and this one, by name. Of that the ends of tunnels are its addresses; without any it is left out, as
+    it could be no other's node, unless the file is for this one."""
+    if not everything.nodes and everything.own is None:
+        return []
     from svcctl.model.sources.native_writing import node_entry
 
-    return [
+    found = [
         node_entry(one.name, one.addresses, one.pod_prefixes, one.zone, one.owner, "")
         for one in everything.nodes
     ]
+    own, restore = everything.own, everything.restore
+    if own is not None and (own.ends or (restore and (own.name or own.pod_prefixes))):
+        from svcctl.state.own_node import host_name
+
+        given = (("addresses", own.ends_by_hand), ("pod_prefixes", own.pods_by_hand))
+        found.append(
+            node_entry(
+                own.name or host_name() or "localhost",
+                own.ends,
+                own.pod_prefixes,
+                own.zone,
+                own.owner,
+                "",
+                own=restore,
+                by_hand=[what for what, by_hand in given if by_hand],
+            )
+        )
+    return sorted(found, key=lambda entry: str(entry["name"]))
 
 
 def _services(everything: Everything) -> list[dict[str, Any]]:

@@ -38,7 +38,40 @@ class _NodeAddress(_Type):
         return parse_address(text)
 
 
+class _PodPrefix(_Type):
+    """A prefix of this node's pods, or `none`, which stands for no prefix."""
+
+    name = "prefix"
+
+    def parse(self, text: str) -> Any:
+        """The prefix. Raises UsageProblem."""
+        from svcctl.model.bad_value import BadValue
+        from svcctl.model.node import is_prefix_of_pods
+        from svcctl.model.prefix import parse_prefix
+
+        if text == "none":
+            return text
+        prefix = parse_prefix(text)
+        if not is_prefix_of_pods(prefix):
+            raise BadValue("pod prefix", text, "is all there is, or too much of it")
+        return prefix
+
+
+class _OwnName(_Type):
+    """A name as other nodes have one, or `none`, which stands for the empty text."""
+
+    name = "name"
+
+    def parse(self, text: str) -> str:
+        """The name. Raises UsageProblem."""
+        from svcctl.model.node import check_node_name
+
+        return "" if text == "none" else check_node_name(text)
+
+
 NODE = _NodeName()
+OWN_NAME = _OwnName()
+POD_PREFIX = _PodPrefix()
 NODE_ADDRESS = _NodeAddress()
 
 

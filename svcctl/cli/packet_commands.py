@@ -8,7 +8,7 @@ from svcctl.render.changes import CHANGED, CREATED, UNCHANGED, Change
 
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
-    from svcctl.state.tunnel_settings import PacketSettings
+    from svcctl.model.packet_settings import PacketSettings
 
 
 def change_settings(env: Env, asked: PacketSettings, *, exists: bool = True) -> list[Change]:
@@ -17,23 +17,32 @@ def change_settings(env: Env, asked: PacketSettings, *, exists: bool = True) -> 
     `exists`: there is a state, which there is not where a dry run has not made it.
     """
     from svcctl.cli.access import planning
+    from svcctl.maps.catalog import PACKETS
+    from svcctl.state.own_node import plan_own, write_changes
     from svcctl.state.packets import PacketOptions, apply_packets, plan_packets
     from svcctl.state.tunnel_settings import refuse_settings, remarks
 
     if not exists:
         return [Change(CREATED, "packets", "packet path")]
     options = PacketOptions(settings=asked)
+    about_node = asked.pod_prefixes is not None or asked.node_name is not None
     with planning(env) as (state, writer):
         refuse_settings(state, asked)
         plan = plan_packets(state, options)
-        if writer is not None and plan.changes:
+        own = plan_own(state, asked) if about_node and state.has_half(PACKETS) else None
+        if writer is not None and (plan.changes or (own is not None and own.changes)):
             with writer.changing():
                 apply_packets(writer, plan, options)
+                if about_node:
+                    own = plan_own(writer, asked)  # of a packet path that was just made, too
+                    write_changes(writer, own)
         notices = remarks(state, asked)
     for text in notices:
         env.notice(text)
-    action = CREATED if plan.make else CHANGED if plan.changes else UNCHANGED
-    return [Change(action, "packets", "packet path", plan.notes or None, words=_WORDS[action])]
+    changed = plan.changes or (own is not None and own.changes)
+    action = CREATED if plan.make else CHANGED if changed else UNCHANGED
+    notes = "; ".join(text for text in (plan.notes, own.notes if own is not None else "") if text)
+    return [Change(action, "packets", "packet path", notes or None, words=_WORDS[action])]
 
 
 _WORDS = {

@@ -85,12 +85,9 @@ class _Ports(_Type):
 
     def parse(self, text: str) -> Any:
         """The range. Raises UsageProblem."""
-        words = text.split("-")
-        if len(words) == 2 and all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
-            first, last = map(int, words)
-            if 1024 <= first <= last <= 65535:
-                return first, last
-        raise UsageProblem("expected FIRST-LAST of 1024-65535")
+        from svcctl.model.packet_settings import parse_port_range
+
+        return parse_port_range(text)
 
 
 class _ClientPrefix(_Type):
@@ -112,12 +109,9 @@ class _Mtu(_Type):
 
     def parse(self, text: str) -> int:
         """The number. Raises UsageProblem."""
-        if (
-            text.isascii()
-            and text.isdecimal()
-            and len(text) < 6
-            and (int(text) == 0 or 576 <= int(text) <= 65535)
-        ):
+        from svcctl.model.packet_settings import is_tunnel_mtu
+
+        if text.isascii() and text.isdecimal() and len(text) < 6 and is_tunnel_mtu(int(text)):
             return int(text)
         raise UsageProblem("expected 576-65535, or 0 for the interface's own")
 

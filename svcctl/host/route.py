@@ -26,6 +26,21 @@ _ATTRIBUTE = struct.Struct("=HH")
 _TYPE_AT = _HEADER.size + 7
 
 
+class Routes:
+    """One socket for many questions about the routes of a namespace."""
+
+    def __init__(self, netns: Netns | None = None) -> None:
+        self._kernel = _connect(netns)
+
+    def interface_to(self, family: int, address: bytes) -> int:
+        """As `interface_to` below."""
+        return _interface(_answer(self._kernel, family, address))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._kernel.close()
+
+
 def is_local(family: int, address: bytes, *, netns: Netns | None = None) -> bool:
     """Whether packets to an address (family 4 or 6, 4 or 16 bytes) are for this host.
 
@@ -38,7 +53,10 @@ def is_local(family: int, address: bytes, *, netns: Netns | None = None) -> bool
 
 def interface_to(family: int, address: bytes, *, netns: Netns | None = None) -> int:
     """Index of the interface that packets to an address leave by, 0 without a route. As `is_local`."""
-    answer = _ask(family, address, netns)
+    return _interface(_ask(family, address, netns))
+
+
+def _interface(answer: bytes | None) -> int:
     at = _HEADER.size + _ROUTE.size
     while answer is not None and at + _ATTRIBUTE.size <= len(answer):
         length, kind = _ATTRIBUTE.unpack_from(answer, at)
@@ -49,16 +67,20 @@ def interface_to(family: int, address: bytes, *, netns: Netns | None = None) -> 
 
 
 def _ask(family: int, address: bytes, netns: Netns | None) -> bytes | None:
+    kernel = _connect(netns)
+    try:
+        return _answer(kernel, family, address)
+    finally:
+        kernel.close()
+
+
+def _answer(kernel: socket, family: int, address: bytes) -> bytes | None:
     """The answer, None without a route."""
     body = _ROUTE.pack(AF_INET if family == 4 else AF_INET6, 8 * len(address), 0, 0, 0, 0, 0, 0, 0)
     body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address), _RTA_DST) + address
     request = _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body
-    kernel = _connect(netns)
-    try:
-        kernel.send(request)
-        answer = kernel.recv(1 << 14)
-    finally:
-        kernel.close()
+    kernel.send(request)
+    answer = kernel.recv(1 << 14)
     kind = _HEADER.unpack_from(answer)[1]
     if kind == _NLMSG_ERROR:
         code = -int.from_bytes(answer[_HEADER.size : _HEADER.size + 4], sys.byteorder, signed=True)

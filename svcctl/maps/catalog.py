@@ -194,8 +194,13 @@ USAGE_OPTIONS = {
     "affinity": "--max-sockets",
     "flows": "--max-flows",
     "halfopen": "--max-flows",
+    "nodes": "",
+    "node_addresses": "",
 }
-"""The option of load, attach and upgrade that grows a map."""
+"""The option of load, attach and upgrade that grows a map; "": none does."""
+
+FILLED = ("affinity", "reverse", "flows", "halfopen", "nodes", "node_addresses")
+"""Maps whose entries are counted when somebody asks: programs fill them, or they are small."""
 
 DISPATCH = ProgramShape(
     enums.PROGRAM_DISPATCH, "dispatch", "dispatch", "prog_dispatch", "link_netns", SK_LOOKUP

@@ -21,7 +21,7 @@ from svcctl.errors import Conflict, UsageProblem
 from svcctl.model.apply_doubts import partial_input
 from svcctl.model.binding import Binding, format_binding
 from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
-from svcctl.model.node_plan import HaveNodes, NodePlan, plan_nodes
+from svcctl.model.node_plan import NodePlan
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
 from svcctl.model.service import Member, Service, check_service, eligible
@@ -105,14 +105,13 @@ class ApplyPlan(NamedTuple):
 class Have(NamedTuple):
     """What is there. `broken` are names of services whose ids are not to be used again, `shared` those of them whose
     ids are another's too, and get others whoever asks; keys of bindings are those of `Binding.key`; a binding that
-    was made by hand is not in `owners`. `nodes` is None where none can be kept: there is no packet path."""
+    was made by hand is not in `owners`."""
 
     services: Mapping[str, Service]
     broken: Collection[str] = ()
     shared: Collection[str] = ()
     bindings: Mapping[bytes, str] = {}
     owners: Mapping[bytes, str] = {}
-    nodes: HaveNodes | None = None
 
 
 def plan_apply(
@@ -123,8 +122,10 @@ def plan_apply(
     force: bool = False,
     take_over: bool = False,
     now_ns: int = 0,
+    nodes: NodePlan = NodePlan(),  # noqa: B008
 ) -> ApplyPlan:
-    """What turns `have` into what is desired. `now_ns` (CLOCK_REALTIME) is since when new states are.
+    """What turns `have` into what is desired. `now_ns` (CLOCK_REALTIME) is since when new states are; `nodes` is what
+    is planned of those.
 
     `force`: the input is certain, so what keeps the API server's service does not. `take_over`: what it asks for
     becomes the asker's, whosever it is.
@@ -137,9 +138,6 @@ def plan_apply(
     # Whoever may make a Service of Kubernetes must not stop everybody else's from being applied.
     yielding = {one.name for each in desired if each.kind == KUBERNETES for one in each.services}
     steps = _settle_frontends(steps, have, frozenset() if take_over else yielding, take_over, notices)
-    nodes = NodePlan()
-    if have.nodes is not None:
-        nodes = plan_nodes(desired, have.nodes, prune=prune, take_over=take_over, notices=notices)
     return ApplyPlan(
         tuple(sorted(steps.values(), key=lambda step: step.name)),
         _bindings(desired, have, prune, take_over, notices),

@@ -121,7 +121,7 @@ def _read_document(text: str, native: bool, owners: dict[bytes, str] | None) -> 
             value, at = _read_value(text, at, "$.schema")
             if type(value) is not int or value != SCHEMA:
                 raise FileProblem("$.schema", f"expected {SCHEMA}, got {_shown(value)}")
-        elif native and key in ("services", "nodes", "node_port_addresses"):
+        elif native and key in ("services", "nodes", "node_port_addresses", "settings"):
             _, at = _read_value(text, at, f"$.{key}")
         elif native and key in ("version", "owner"):
             value, at = _read_value(text, at, f"$.{key}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from svcctl.model.binding import Binding
+    from svcctl.model.packet_settings import PacketSettings
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
 
@@ -21,6 +22,9 @@ WARNING = "warning"
 KUBERNETES, NATIVE, IPVSADM, KEEPALIVED = "kubernetes", "native", "ipvsadm", "keepalived"
 TUBECTL, CONSUL, NOMAD = "tubectl", "consul", "nomad"
 """Kinds of sources; each is the owner of what it makes unless another is named."""
+
+ADDRESSES, POD_PREFIXES = "addresses", "pod_prefixes"
+"""What of this node a hand may give."""
 
 
 class Notice(NamedTuple):
@@ -36,8 +40,9 @@ if TYPE_CHECKING:
     class Node(NamedTuple):
         """A node of the cluster: its addresses (family, 16 bytes), the pods' prefixes, and what it says of itself.
 
-        `eligible`: load balancers may send it traffic (not being deleted, not about to be removed). `owner` is whose it
-        is, None: the source's.
+        `eligible`: load balancers may send it traffic (not being deleted, not about to be removed). `own`: it is this
+        node, as far as the input can tell. `owner` is whose it is, None: the source's. `by_hand`: which of ADDRESSES
+        and POD_PREFIXES a hand gave, if it is this node.
         """
 
         name: str
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
         eligible: bool = True
         own: bool = False
         owner: str | None = None
+        by_hand: tuple[str, ...] = ()
 
     class Desired(NamedTuple):
         """What one source asks for.
@@ -61,7 +67,8 @@ if TYPE_CHECKING:
         node's own; None: it has no say about that. `namespaces`: of a cluster, those that the input has Services
         or EndpointSlices of; None for sources that are no cluster's. `says_nodes`: `nodes` are all there are, so
         that others of the owner may go. `objects` are the `namespace/name` of Services of Kubernetes whose ports are
-        those of `services` and no others, though it may be none at all.
+        those of `services` and no others, though it may be none at all. `settings`: those of the packet path that the
+        source has a say about.
         """
 
         kind: str
@@ -78,18 +85,19 @@ if TYPE_CHECKING:
         binding_owners: Mapping[bytes, str] = {}
         says_nodes: bool = False
         objects: frozenset[str] = frozenset()
+        settings: PacketSettings | None = None
 
 else:
     from collections import namedtuple
 
     Node = namedtuple(
         "Node",
-        "name addresses pod_prefixes zone eligible own owner",
-        defaults=((), (), "", True, False, None),
+        "name addresses pod_prefixes zone eligible own owner by_hand",
+        defaults=((), (), "", True, False, None, ()),
     )
     Desired = namedtuple(
         "Desired",
         "kind owner services bindings nodes node_port_addresses notices blockers errors no_services namespaces"
-        " binding_owners says_nodes objects",
-        defaults=((), None, (), None, (), (), (), False, None, {}, False, frozenset()),
+        " binding_owners says_nodes objects settings",
+        defaults=((), None, (), None, (), (), (), False, None, {}, False, frozenset(), None),
     )

@@ -1,7 +1,7 @@
 """Nodes of the cluster: what is said of one, what may not be said, and the plan from those there are to those wanted.
 
-This node is not one of them. The first address of each family is where a node takes tunnelled packets; all of them
-are the node's.
+This node, `OwnNode`, is not one of them. The first address of each family is where a node takes tunnelled packets; all
+of them are the node's.
 """
 
 from __future__ import annotations
@@ -47,6 +47,19 @@ class ClusterNode(Record):
         return [*map(host, self.addresses), *self.pod_prefixes]
 
 
+class OwnNode(Record):
+    """This node: what others call it ("": nobody said), its zone, whose the input was that spoke of it last; its ends
+    of tunnels, one of a family, IPv4's first, and its pods' prefixes, sorted, and whether a hand gave those."""
+
+    name: str = ""
+    zone: str = ""
+    owner: str = ""
+    ends: tuple[tuple[int, bytes], ...] = ()
+    pod_prefixes: tuple[Prefix, ...] = ()
+    ends_by_hand: bool = False
+    pods_by_hand: bool = False
+
+
 class NodeStep(Record):
     """What happens to a node: `have` is what it is (None: it is created), `want` what it becomes."""
 
@@ -68,13 +81,18 @@ def node_of(
     pod_prefixes: Iterable[Prefix] = (),
     zone: str = "",
     owner: str = "",
+    *,
+    own: bool = False,
 ) -> ClusterNode:
-    """A node in the one form that says all of it. Raises UsageProblem for what cannot be said of one."""
+    """A node in the one form that says all of it; of this one (`own`) addresses need not be said.
+
+    Raises UsageProblem for what cannot be said of one.
+    """
     check_node_name(name)
     if zone:
         check_name("zone", zone, MAX_ZONE_BYTES)
     given = list(dict.fromkeys(addresses))
-    if not given:
+    if not given and not own:
         raise BadValue("node", name, "has no address", hint="--address says where it takes tunnelled packets")
     for family, address in given:
         if is_no_node(family, address):
@@ -83,7 +101,7 @@ def node_of(
     others = sorted(one for one in given if one not in ends)
     prefixes = sorted(set(pod_prefixes))
     for each in prefixes:
-        if not each.length or holds_ipv4(each):
+        if not is_prefix_of_pods(each):
             raise BadValue("pod prefix", format_prefix(*each), "is all there is, or too much of it")
     return ClusterNode(name, (*ends, *others), tuple(prefixes), zone, owner)
 
@@ -99,6 +117,17 @@ def short_name(name: str) -> str:
     if len(data) <= MAX_NODE_BYTES:
         return name
     return data[: MAX_NODE_BYTES - 9].decode("utf-8", "ignore") + f"~{_digest(data):08x}"
+
+
+def fitting_zone(zone: str) -> str:
+    """A zone that an input gave, in as many bytes as there are; none if it cannot be shown."""
+    text = zone.encode()[:MAX_ZONE_BYTES].decode("utf-8", "ignore")
+    return text if text.isprintable() else ""
+
+
+def is_prefix_of_pods(prefix: Prefix) -> bool:
+    """Whether a node's pods may be said to be there."""
+    return bool(prefix.length) and not holds_ipv4(prefix)
 
 
 def is_no_node(family: int, address: bytes) -> bool:
@@ -161,6 +190,21 @@ def step_for(want: ClusterNode, have: ClusterNode | None, note: str = "") -> Nod
     if have._replace(owner="") == want._replace(owner=""):
         return NodeStep(UNCHANGED, want.name, have, have)
     return NodeStep(CHANGED, want.name, have, want, note)
+
+
+def by_hand(want: ClusterNode, have: ClusterNode | None, *, take_over: bool) -> NodeStep:
+    """What a hand makes of a node: one that an input made is changed only if it is taken over. Raises Conflict."""
+    step = step_for(want, have)
+    if have is None or not have.owner:
+        return step
+    if take_over:
+        return NodeStep(CHANGED, want.name, have, want, f"was {have.owner}'s")
+    if step.action != UNCHANGED:
+        raise Conflict(
+            f"nodes add: node {want.name!r} belongs to {have.owner}",
+            hint="--take-over changes it, and it is made by hand then",
+        )
+    return step
 
 
 def difference(have: ClusterNode, want: ClusterNode) -> list[str]:

@@ -1,7 +1,8 @@
 """The nodes that inputs ask for against those there are: what is made, changed, left alone and removed.
 
-The rules are those of services (`apply_plan.py`). This node is told from the others by the input (`Node.own`): its
-addresses are its ends of tunnels, and its pods' prefixes its own. An address that two nodes claim is the one's that was
+The rules are those of services (`apply_plan.py`). This node is told from the others by the input (`Node.own`), or, in
+a file for all nodes, by its addresses, or else by its name: its addresses are its ends of tunnels, and its pods'
+prefixes its own, unless a hand gave it others. An address that two nodes claim is the one's that was
 there, or comes first by name; of Kubernetes, where nobody here can mend it, the other goes without and it is told.
 What is listed under this node's own name is no other node: it goes, as after an apply with a wrong --node.
 """
@@ -11,58 +12,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from svcctl.errors import Conflict, UsageProblem
-from svcctl.model.desired import KUBERNETES, WARNING, Notice
+from svcctl.model.desired import ADDRESSES, KUBERNETES, POD_PREFIXES, WARNING, Notice
 from svcctl.model.node import (
     CHANGED,
     DELETED,
-    MAX_ZONE_BYTES,
     UNCHANGED,
     ClusterNode,
     NodeStep,
+    OwnNode,
     claims,
-    holds_ipv4,
+    fitting_zone,
     host,
     is_no_node,
+    is_prefix_of_pods,
     node_of,
     refuse_claimed,
     short_name,
     shown,
     step_for,
 )
-from svcctl.model.prefix import Prefix, format_address, format_prefix
+from svcctl.model.prefix import format_address, format_prefix
 from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from svcctl.model.desired import Desired, Node
+    from svcctl.model.prefix import Prefix
 
 
 class HaveNodes(Record):
-    """What is there: other nodes by name, this node's pods' prefixes and addresses, and what is said of those.
-
-    `ends`: this node's ends of tunnels, which a hand gave if `by_hand`.
-    """
+    """What is there: other nodes by name, and this node. `addresses` are those of its interfaces; `name`: what inputs
+    may call it, "" if that is not known."""
 
     nodes: Mapping[str, ClusterNode]
-    own_pods: tuple[Prefix, ...] = ()
-    own: tuple[Prefix, ...] = ()
-    ends: tuple[tuple[int, bytes], ...] = ()
-    by_hand: bool = False
+    own: OwnNode = OwnNode()
+    addresses: tuple[Prefix, ...] = ()
+    name: str = ""
 
 
 class NodePlan(Record):
-    """Steps by name; this node's pods' prefixes and ends of tunnels as they are to be, None: as they are."""
+    """Steps by name; this node as it is to be, None: as it is."""
 
     steps: tuple[NodeStep, ...] = ()
-    own_pods: tuple[Prefix, ...] | None = None
-    ends: tuple[tuple[int, bytes], ...] | None = None
+    own: OwnNode | None = None
 
     @property
     def changes(self) -> bool:
         """Whether anything is to be written."""
-        changed = any(step.action != UNCHANGED for step in self.steps)
-        return changed or self.own_pods is not None or self.ends is not None
+        return self.own is not None or any(step.action != UNCHANGED for step in self.steps)
 
 
 def plan_nodes(
@@ -75,54 +73,72 @@ def plan_nodes(
 ) -> NodePlan:
     """What makes the nodes what is asked for, with `take_over` whosever they are. Raises Conflict, UsageProblem."""
     told: list[Notice] = [] if notices is None else notices
-    own_pods, ends = _own(desired, have)
-    own = dict.fromkeys((*have.own, *map(host, ends or have.ends)), "this node's own address")
-    pods = have.own_pods if own_pods is None else own_pods
-    own.update(dict.fromkeys(pods, "this node's own pod prefix"))
-    steps = _others(desired, have, own, prune, take_over, told)
-    if own_pods is not None:
-        own_pods = _not_claimed(own_pods, ends, have, steps, told)
+    desired = _told_apart(desired, have)
+    mine = [(each, node) for each in desired for node in each.nodes if node.own]
+    own = _own(mine, have.own)
+    refused = dict.fromkeys((*have.addresses, *map(host, own.ends)), "this node's own address")
+    refused.update(dict.fromkeys(own.pod_prefixes, "this node's own pod prefix"))
+    steps = _others(desired, have, refused, prune, take_over, told)
+    if mine:
+        own = _not_claimed(own, have, steps, told)
     return NodePlan(
-        tuple(sorted(steps.values(), key=lambda step: step.name)),
-        None if own_pods == have.own_pods else own_pods,
-        None if ends == have.ends else ends,
+        tuple(sorted(steps.values(), key=lambda step: step.name)), None if own == have.own else own
     )
 
 
-def _own(
-    desired: Sequence[Desired], have: HaveNodes
-) -> tuple[tuple[Prefix, ...] | None, tuple[tuple[int, bytes], ...] | None]:
-    """This node's pods' prefixes and ends of tunnels, as far as inputs say them."""
-    mine = [node for each in desired for node in each.nodes if node.own]
+def _told_apart(desired: Sequence[Desired], have: HaveNodes) -> list[Desired]:
+    """With this node marked in files for all nodes: Node objects say by their names which one it is."""
+    if any(node.own for each in desired for node in each.nodes):
+        return list(desired)
+    files = [node for each in desired if each.kind != KUBERNETES for node in each.nodes]
+    here = {*have.addresses, *map(host, have.own.ends)}
+    found = [node for node in files if not here.isdisjoint(map(host, node.addresses))]
+    named = [node for node in files if have.name and short_name(node.name) == have.name]
+    both = [node for node in found if node in named]
+    own = next(iter(both or found or named), None)
+    if own is None:
+        return list(desired)
+    return [
+        each._replace(nodes=tuple(one._replace(own=True) if one is own else one for one in each.nodes))
+        for each in desired
+    ]
+
+
+def _own(mine: Sequence[tuple[Desired, Node]], have: OwnNode) -> OwnNode:
+    """This node, as far as inputs say it: what a hand gave stays, unless they say that a hand gave it."""
     if not mine:
-        return None, None
-    pods = tuple(sorted({each for node in mine for each in node.pod_prefixes if _is_prefix(each)}))
+        return have
+    nodes = [node for _, node in mine]
+    said = {what for node in nodes for what in node.by_hand}
+    source, first = mine[0]
+    own = have._replace(
+        name=short_name(first.name),
+        zone=fitting_zone(first.zone),
+        owner=source.owner if first.owner is None else first.owner,
+    )
     ends: dict[int, bytes] = {}
-    for node in mine:
+    for node in nodes:
         for family, address in node.addresses:
             if not is_no_node(family, address):
                 ends.setdefault(family, address)
-    return pods, None if have.by_hand or not ends else tuple(sorted(ends.items()))
+    if ends and (ADDRESSES in said or not have.ends_by_hand):
+        own = own._replace(ends=tuple(sorted(ends.items())), ends_by_hand=ADDRESSES in said)
+    if POD_PREFIXES in said or not have.pods_by_hand:
+        pods = tuple(
+            sorted({each for node in nodes for each in node.pod_prefixes if is_prefix_of_pods(each)})
+        )
+        own = own._replace(pod_prefixes=pods, pods_by_hand=bool(pods) and POD_PREFIXES in said)
+    return own
 
 
-def _not_claimed(
-    own_pods: tuple[Prefix, ...],
-    ends: tuple[tuple[int, bytes], ...] | None,
-    have: HaveNodes,
-    steps: Mapping[str, NodeStep],
-    told: list[Notice],
-) -> tuple[Prefix, ...]:
-    """This node's pods' prefixes without those that nodes which stay have; what they have of this node's is told."""
+def _not_claimed(own: OwnNode, have: HaveNodes, steps: Mapping[str, NodeStep], told: list[Notice]) -> OwnNode:
+    """This node without the pods' prefixes that nodes which stay have; what they have of this node's is told."""
     taken = claims(one for name, one in have.nodes.items() if name not in steps)
-    for prefix in (*map(host, ends or ()), *own_pods):
+    for prefix in (*map(host, own.ends), *own.pod_prefixes):
         if prefix in taken:
             text = f"has {shown(prefix)}, which is this node's: 'svcctl nodes delete' ends that"
             told.append(Notice(WARNING, f"node {taken[prefix]}", text))
-    return tuple(one for one in own_pods if one not in taken)
-
-
-def _is_prefix(prefix: Prefix) -> bool:
-    return bool(prefix.length) and not holds_ipv4(prefix)
+    return own._replace(pod_prefixes=tuple(one for one in own.pod_prefixes if one not in taken))
 
 
 def _others(
@@ -200,7 +216,11 @@ def _fitting(
         else:
             addresses.append(each)
     for prefix in node.pod_prefixes:
-        fault = _fault(prefix, taken, own) if _is_prefix(prefix) else "it is all there is, or too much of it"
+        fault = (
+            _fault(prefix, taken, own)
+            if is_prefix_of_pods(prefix)
+            else "it is all there is, or too much of it"
+        )
         if fault:
             text = f"goes without pod prefix {format_prefix(*prefix)}: {fault}"
             told.append(Notice(WARNING, f"node {name}", text))
@@ -210,8 +230,7 @@ def _fitting(
         if not node.addresses:
             told.append(Notice(WARNING, f"node {name}", "has no address: nothing is tunnelled there"))
         return None
-    zone = node.zone.encode()[:MAX_ZONE_BYTES].decode("utf-8", "ignore")
-    return node_of(name, addresses, pods, zone if zone.isprintable() else "", owner)
+    return node_of(name, addresses, pods, fitting_zone(node.zone), owner)
 
 
 def _fault(prefix: Prefix, taken: Mapping[Prefix, str], own: Mapping[Prefix, str]) -> str:

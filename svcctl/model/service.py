@@ -97,15 +97,16 @@ if TYPE_CHECKING:
     class Member(NamedTuple):
         """A backend's membership in a service.
 
-        `local`: on this node. `since_ns` is when it got its state and `until_ns` when a drain ends it (0: never),
-        both CLOCK_REALTIME. `sets`: which sets it may be in while active, IN_CLUSTER and IN_LOCAL; Kubernetes'
-        topology hints and its fallback to terminating endpoints are about one set and not the other.
+        `local`: on this node; None, in what an input asks for: it does not say. `since_ns` is when it got its state and
+        `until_ns` when a drain ends it (0: never), both CLOCK_REALTIME. `sets`: which sets it may be in while active,
+        IN_CLUSTER and IN_LOCAL; Kubernetes' topology hints and its fallback to terminating endpoints are about one set
+        and not the other.
         """
 
         backend: Backend
         weight: int = DEFAULT_WEIGHT
         state: int = ACTIVE
-        local: bool = False
+        local: bool | None = False
         since_ns: int = 0
         until_ns: int = 0
         sets: int = IN_BOTH

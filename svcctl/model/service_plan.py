@@ -186,7 +186,7 @@ def _sets(service: Service) -> dict[tuple[int, str], BackendSet]:
 
 
 def _essence(member: Member) -> tuple[int, int, bool, int, int]:
-    return member.weight, member.state, member.local, member.until_ns, member.sets
+    return member.weight, member.state, bool(member.local), member.until_ns, member.sets
 
 
 def _member_note(old: Member, new: Member) -> str:
@@ -196,7 +196,7 @@ def _member_note(old: Member, new: Member) -> str:
     if old.state != new.state:
         parts.append(_text("state", STATE_NAMES[old.state], STATE_NAMES[new.state]))
     if old.local != new.local:
-        parts.append(_text("local", _yes(old.local), _yes(new.local)))
+        parts.append(_text("local", _yes(bool(old.local)), _yes(bool(new.local))))
     if old.sets != new.sets:
         parts.append(_text("sets", SET_NAMES[old.sets], SET_NAMES[new.sets]))
     if new.until_ns and old.until_ns != new.until_ns:

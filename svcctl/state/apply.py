@@ -13,19 +13,18 @@ from svcctl.errors import Full, NotLoaded, UsageProblem
 from svcctl.maps import catalog
 from svcctl.model.apply_plan import UNCHANGED, Have, plan_apply
 from svcctl.model.constants import UDP
-from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
-from svcctl.model.prefix import format_address
+from svcctl.model.desired import KUBERNETES, WARNING, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from svcctl.model.apply_plan import ApplyPlan
     from svcctl.model.desired import Desired
-    from svcctl.model.node_plan import HaveNodes
     from svcctl.model.service_endpoint import Backend
     from svcctl.state.change_plan import Change, Changes
     from svcctl.state.node_addresses import NetChanges
-    from svcctl.state.nodes import NodeChanges, Nodes
+    from svcctl.state.nodes import NodeChanges
+    from svcctl.state.packets import PacketPlan
     from svcctl.state.service_snapshot import Snapshot
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
@@ -36,7 +35,7 @@ class Prepared(NamedTuple):
 
     `first`: what is removed before the rest, which has no room otherwise. `nets`: where node ports are to be served.
     `flows_left`: an apply died before it had ended UDP flows. `nodes`: what the plan of the nodes, and other `nets`,
-    write.
+    write. `packets`: settings of the packet path.
     """
 
     plan: ApplyPlan
@@ -45,11 +44,12 @@ class Prepared(NamedTuple):
     flows_left: bool = False
     first: Changes | None = None
     nodes: NodeChanges | None = None
+    packets: PacketPlan | None = None
 
     @property
     def writes(self) -> bool:
         """Whether there is anything to write."""
-        return self.plan.changes or self.nodes is not None
+        return self.plan.changes or self.nodes is not None or self.packets is not None
 
     @property
     def parts(self) -> tuple[Change, ...]:
@@ -69,6 +69,8 @@ def prepare(
 
     Raises NotLoaded where the half is missing that services or bindings need, Conflict, UsageProblem, Full.
     """
+    from svcctl.state import apply_nodes
+    from svcctl.state.backend_places import placed
     from svcctl.state.bindings import read_labels
     from svcctl.state.flows_left import flows_left
     from svcctl.state.owners import read_owners
@@ -91,19 +93,29 @@ def prepare(
     if snapshot is not None:
         services = {name: one.service for name, one in snapshot.services.items()}
         have = Have(services, snapshot.faults, snapshot.shared, bindings, owners)
-    there = _read_nodes(state, desired)
-    have = have._replace(nodes=None if there is None else _have_nodes(state, there))
-    plan = plan_apply(desired, have, prune=prune, force=force, take_over=take_over, now_ns=time.time_ns())
-    first, changes = _plan_services(state, plan, snapshot) if snapshot is not None else (None, None)
     nets = _plan_nets(state, desired) if has_services else None
-    nodes = None if there is None else _plan_nodes(state, there, plan, nets)
-    plan = plan._replace(settings=tuple(_settings(plan, nets)))
-    if there is None and any(not node.own for each in desired for node in each.nodes):
-        plan = plan._replace(notices=(*plan.notices, NO_NODES))
+    nodes = apply_nodes.plan_of(state, desired, nets, prune=prune, take_over=take_over)
+    packets, remarks = apply_nodes.plan_settings(state, desired)
+    if has_services:
+        desired = placed(state, desired, nodes.table)
+    plan = plan_apply(
+        desired,
+        have,
+        prune=prune,
+        force=force,
+        take_over=take_over,
+        now_ns=time.time_ns(),
+        nodes=nodes.plan,
+    )
+    first, changes = _plan_services(state, plan, snapshot) if snapshot is not None else (None, None)
+    plan = plan._replace(
+        settings=tuple(apply_nodes.settings(nodes, nets, packets)),
+        notices=(*plan.notices, *nodes.notices, *remarks),
+    )
     _check_bindings(state, plan, have)
     if has_services:
         plan = plan._replace(notices=(*plan.notices, *_node_port_clashes(state, plan)))
-    return Prepared(plan, changes, nets, flows_left(state), first, nodes)
+    return Prepared(plan, changes, nets, flows_left(state), first, nodes.changes, packets)
 
 
 def _node_port_clashes(state: State, plan: ApplyPlan) -> Iterator[Notice]:
@@ -113,54 +125,6 @@ def _node_port_clashes(state: State, plan: ApplyPlan) -> Iterator[Notice]:
 
         for text in clashes(state, changes):
             yield Notice(WARNING, "", text)
-
-
-def _settings(plan: ApplyPlan, nets: NetChanges | None) -> Iterator[tuple[str, str]]:
-    """(name, remark) of the settings that change."""
-    if nets is not None:
-        yield "node-port-addresses", nets.text
-    if plan.nodes.ends is not None:
-        yield "node-address", ", ".join(format_address(*each) for each in plan.nodes.ends) or "none"
-    if plan.nodes.own_pods is not None:
-        yield "pod-prefixes", ", ".join(map(str, plan.nodes.own_pods)) or "none"
-
-
-NO_NODES = Notice(
-    NOTE,
-    "nodes",
-    "not kept, as there is no packet path: 'svcctl load --node-address' or 'svcctl attach dev' makes it",
-)
-
-
-def _read_nodes(state: State, desired: Sequence[Desired]) -> Nodes | None:
-    """The nodes there are, if an input may have a say about them; None: none can be kept."""
-    says = any(each.nodes or each.says_nodes or each.node_port_addresses is not None for each in desired)
-    if not says or not state.has_half(catalog.PACKETS):
-        return None
-    from svcctl.state.nodes import read
-
-    return read(state)
-
-
-def _have_nodes(state: State, there: Nodes) -> HaveNodes:
-    from svcctl.maps import enums
-    from svcctl.model.node_plan import HaveNodes
-    from svcctl.state.nodes import namespace_addresses, tunnel_ends
-    from svcctl.state.packet_settings import read_config
-
-    by_hand = bool(read_config(state).flags & enums.PACKET_ADDRESS_BY_HAND)
-    ends = tuple(tunnel_ends(state))
-    return HaveNodes(there.nodes, there.own_pods, namespace_addresses(state), ends, by_hand)
-
-
-def _plan_nodes(state: State, there: Nodes, plan: ApplyPlan, nets: NetChanges | None) -> NodeChanges | None:
-    from svcctl.state.node_addresses import read_nets
-    from svcctl.state.nodes import plan as plan_changes
-
-    limits = read_nets(state)
-    if nets is not None:
-        limits = (limits | nets.more) - nets.fewer
-    return plan_changes(state, there, plan.nodes.steps, own_pods=plan.nodes.own_pods, nets=limits)
 
 
 def _snapshot(state: State) -> Snapshot:
@@ -237,6 +201,7 @@ def _plan_nets(state: State, desired: Sequence[Desired]) -> NetChanges | None:
 
 def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int], None] | None = None) -> None:
     """Write what was prepared, on the same writer. Nothing is written when there is nothing to write."""
+    from svcctl.state import apply_nodes
     from svcctl.state.node_addresses import write_nets
 
     if not prepared.writes:
@@ -250,7 +215,7 @@ def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int],
             note_flows(writer, True)
         if prepared.nets is not None:
             write_nets(writer, prepared.nets)
-        _write_nodes(writer, prepared)
+        apply_nodes.write(writer, prepared.plan.nodes, prepared.nodes, prepared.packets)
         if prepared.services is not None:
             from svcctl.state.change_write import apply_changes
 
@@ -270,20 +235,6 @@ def _plan_again(writer: Writer, changes: Changes) -> Changes:
 
     pairs = [Pair(one.have, one.want, one.anew) for one in changes.parts]
     return plan_changes(writer, pairs, _snapshot(writer))
-
-
-def _write_nodes(writer: Writer, prepared: Prepared) -> None:
-    """Other nodes, and this one's ends of tunnels. Before the services, whose backends are found by them."""
-    ends = prepared.plan.nodes.ends
-    if ends is not None:
-        from svcctl.state.packet_settings import put_config, read_config
-        from svcctl.state.tunnel_settings import with_addresses
-
-        put_config(writer, with_addresses(read_config(writer), ends, by_hand=False))
-    if prepared.nodes is not None:
-        from svcctl.state.nodes import write
-
-        write(writer, prepared.nodes)
 
 
 def _mend(writer: Writer) -> None:

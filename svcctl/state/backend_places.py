@@ -8,56 +8,175 @@ from typing import TYPE_CHECKING
 from svcctl.maps import catalog, enums
 from svcctl.maps.packet_layouts import DEVICE
 from svcctl.model.constants import IPV4
+from svcctl.model.prefix import mask_address
 from svcctl.model.service_endpoint import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from svcctl.host.route import Routes
+    from svcctl.model.desired import Desired
+    from svcctl.model.service import Service
     from svcctl.model.service_endpoint import Backend, BackendSpec
     from svcctl.state.session import State
+
+
+class Places:
+    """Answers for one state and one moment; `table` are the elements of `node_addresses`, None: those there are.
+
+    A context manager: it keeps a socket that asks for routes.
+    """
+
+    def __init__(self, state: State, table: Mapping[bytes, int] | None = None) -> None:
+        self._state = state
+        self._own: frozenset[bytes] | None = None
+        self._by_length: dict[int, dict[bytes, int]] | None = None
+        self._known: dict[bytes, bool] = {}
+        self._workloads: frozenset[int] | None = None
+        self._routes: Routes | None = None
+        if table is not None:
+            self._by_length = {}
+            for key, word in sorted(table.items(), key=lambda item: -_bits(item[0])):
+                self._by_length.setdefault(_bits(key), {})[key[4:]] = word
+
+    def __enter__(self) -> Places:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._routes is not None:
+            self._routes.close()
+            self._routes = None
+
+    def is_here(self, family: int, address: bytes) -> bool:
+        """Whether an address (16 bytes) is on this node. Loopback says nothing: each namespace has its own.
+
+        Raises OSError.
+        """
+        found = self._known.get(address)
+        if found is None:
+            found = self._known[address] = not is_loopback(family, address) and self._find(family, address)
+        return found
+
+    def _find(self, family: int, address: bytes) -> bool:
+        """The node's own address; else what the closest element says, unless it is another node's prefix, or there is
+        none: a route to a workload is closer than that."""
+        if self._own is None:
+            from svcctl.host.addresses import local_addresses
+
+            self._own = frozenset(local_addresses(self._state.netns))
+        if address in self._own:
+            return True
+        word = self.whose(address)
+        if word and not word >> enums.NODE_SHIFT:
+            return True
+        if word & 0xFF == enums.NODE_PEER:
+            return False
+        return self._leads_to_a_workload(family, address)
+
+    def whose(self, address: bytes) -> int:
+        """The closest element of node_addresses; 0: of outside."""
+        if self._by_length is None:
+            from svcctl.state.explain_service import whose
+
+            return whose(self._state, address)
+        for bits, elements in self._by_length.items():
+            word = elements.get(mask_address(address, bits))
+            if word is not None:
+                return word
+        return 0
+
+    def _leads_to_a_workload(self, family: int, address: bytes) -> bool:
+        if self._workloads is None:
+            self._workloads = frozenset(_workloads(self._state))
+        if not self._workloads:
+            return False
+        if self._routes is None:
+            from svcctl.host.route import Routes
+
+            self._routes = Routes(self._state.netns)
+        try:
+            found = self._routes.interface_to(family, address[12:] if family == IPV4 else address)
+        except OSError:
+            return False
+        return found in self._workloads
+
+
+def _bits(key: bytes) -> int:
+    from svcctl.maps.layouts import U32
+
+    return int(U32.unpack_from(key)[0])
+
+
+def _workloads(state: State) -> list[int]:
+    """Indices of interfaces that are attached as a workload's."""
+    from svcctl.maps.layouts import U32
+
+    if not state.has_half(catalog.PACKETS):
+        return []
+    return [
+        U32.unpack(key)[0]
+        for key, data in state.map("devices").items()
+        if DEVICE.unpack(data).role == enums.ROLE_WORKLOAD
+    ]
 
 
 def with_places(
     state: State, specs: Iterable[BackendSpec], known: Mapping[Backend, bool] | None = None
 ) -> list[BackendSpec]:
-    """The specs, each with a place: what it says, else what is `known`, else what addresses say. Raises OSError.
-
-    Loopback addresses say nothing: each namespace has its own.
-    """
-    from svcctl.host.addresses import local_addresses
-
+    """The specs, each with a place: what it says, else what is `known`, else what addresses say. Raises OSError."""
     places = known or {}
-    own: frozenset[bytes] | None = None
     found = []
-    for spec in specs:
-        local = places.get(spec.backend) if spec.local is None else spec.local
-        if local is None:
-            if own is None:
-                own = frozenset(local_addresses(state.netns))
-            family, address, _ = spec.backend
-            local = not is_loopback(family, address) and (address in own or _is_own(state, family, address))
-        found.append(spec._replace(local=local))
+    with Places(state) as here:
+        for spec in specs:
+            local = places.get(spec.backend) if spec.local is None else spec.local
+            if local is None:
+                local = here.is_here(spec.backend.family, spec.backend.address)
+            found.append(spec._replace(local=local))
     return found
 
 
-def _is_own(state: State, family: int, address: bytes) -> bool:
-    """Whether the closest element of node_addresses is this node's, or its pods'; without one: whether the host's
-    routes lead to an interface with the role of a workload."""
-    from svcctl.state.explain_service import whose
+def placed(state: State, desired: Sequence[Desired], table: Mapping[bytes, int]) -> list[Desired]:
+    """The same, with a place for each backend of which nothing is said. Raises OSError."""
+    with Places(state, table) as here:
+        return [
+            each._replace(services=tuple(_with_members(one, here) for one in each.services))
+            if any(member.local is None for one in each.services for member in one.members)
+            else each
+            for each in desired
+        ]
 
-    word = whose(state, address)
-    if word:
-        return word >> enums.NODE_SHIFT == 0
-    return state.has_half(catalog.PACKETS) and _leads_to_a_workload(state, family, address)
+
+def _with_members(service: Service, here: Places) -> Service:
+    if all(member.local is not None for member in service.members):
+        return service
+    return service._replace(
+        members=tuple(
+            member._replace(local=here.is_here(member.backend.family, member.backend.address))
+            if member.local is None
+            else member
+            for member in service.members
+        )
+    )
 
 
-def _leads_to_a_workload(state: State, family: int, address: bytes) -> bool:
-    from svcctl.host.route import interface_to
-    from svcctl.maps.layouts import U32
+def said_places(state: State, services: Iterable[Service], *, restore: bool) -> tuple[Service, ...]:
+    """The services as a file says them: of a backend that is where addresses say it is, nothing is said.
 
-    try:
-        found = interface_to(family, address[12:] if family == IPV4 else address, netns=state.netns)
-    except OSError:
-        return False
-    data = state.map("devices").lookup(U32.pack(found)) if found else None
-    return data is not None and DEVICE.unpack(data).role == enums.ROLE_WORKLOAD
+    With `restore` all that are on this node are said to be: addresses come later when a host boots. Raises OSError.
+    """
+    from svcctl.state.nodes import read_table
+
+    table = read_table(state) if state.has_half(catalog.BALANCER) else {}
+    with Places(state, table) as here:
+        return tuple(
+            one._replace(
+                members=tuple(
+                    member
+                    if (restore and member.local)
+                    or member.local != here.is_here(member.backend.family, member.backend.address)
+                    else member._replace(local=None)
+                    for member in one.members
+                )
+            )
+            for one in services
+        )

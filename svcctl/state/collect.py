@@ -89,10 +89,11 @@ def _maps(state: State) -> list[MapSample]:
             data = usage.lookup(U32.pack(shape.usage)) or bytes(layouts.USAGE.size)
             used = layouts.USAGE.unpack(data).used
             samples.append(MapSample(name, used, state.map(name).info.max_entries))
-    counted = ("affinity", "reverse") if state.has_half(catalog.BALANCER) else ()
-    for name in (*counted, *(("flows", "halfopen") if state.has_half(catalog.PACKETS) else ())):
-        used = counters.count_entries(state, name)
-        samples.append(MapSample(name, used, state.map(name).info.max_entries))
+    for name in catalog.FILLED:
+        half = catalog.PACKETS if name in catalog.PACKET_MAPS else catalog.BALANCER
+        if state.has_half(half) and state.has_map(name):
+            used = counters.count_entries(state, name)
+            samples.append(MapSample(name, used, state.map(name).info.max_entries))
     return samples
 
 

@@ -46,6 +46,8 @@ class LoadOptions(Record):
     from_tubular: bool = False
     timeouts: tuple[tuple[str, int], ...] = ()
     """(name, milliseconds) of flows of the packet path."""
+    quiet: bool = False
+    """Of a state that is there: say nothing of the dispatcher, as something else is asked for."""
 
 
 class Loaded(Record):
@@ -233,7 +235,7 @@ def _loaded_already(place: Place, options: LoadOptions, gid: int, command: str) 
                 hint="'svcctl upgrade --max-...' changes sizes without interruption; 'svcctl unload' starts anew",
             )
         attached = is_attached(writer)
-        if options.dispatcher and not attached:
+        if options.dispatcher and not attached and not options.quiet:
             place.notice("the dispatcher is not attached: 'svcctl attach netns' does it")
         changed = _set_timeouts(writer, options.timeouts) if options.timeouts else ""
         return Loaded(writer.path, False, attached, writer.netns.inode, timeouts=changed)

@@ -1,7 +1,7 @@
 """`nodes` and the elements of `node_addresses` that lead to them: other nodes of the cluster, and whose pods are where.
 
 A node's entry in `nodes` is written before its addresses and deleted after them, so an address never leads to a node
-that is not there. Elements of class OWN are `node_addresses.py`'s.
+that is not there. Elements of class OWN are `node_addresses.py`'s, and what else there is of this node `own_node.py`'s.
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ def read_table(state: State) -> dict[bytes, int]:
 
 
 def read_values(state: State) -> dict[int, NodeValue]:
-    """`nodes`, whole, by number."""
-    return {U32.unpack(key)[0]: NODE.unpack(value) for key, value in state.map("nodes").items()}
+    """The other nodes in `nodes`, by number; number 0 is this node's (`own_node.py`)."""
+    values = {U32.unpack(key)[0]: NODE.unpack(value) for key, value in state.map("nodes").items()}
+    values.pop(0, None)
+    return values
 
 
 def read(state: State) -> Nodes:
@@ -100,6 +102,11 @@ def ends_of(value: NodeValue) -> list[tuple[int, bytes]]:
     """(family, address) where a node takes tunnelled packets."""
     pairs = ((IPV4, value.address4), (IPV6, value.address6))
     return [(family, address) for family, address in pairs if any(address)]
+
+
+def own_pods(state: State) -> list[Prefix]:
+    """This node's pods' prefixes, sorted."""
+    return sorted(prefix_of(key) for key, word in read_table(state).items() if word == enums.NODE_POD)
 
 
 def names(state: State) -> dict[int, str]:
@@ -205,7 +212,7 @@ def plan(
     own = {key for key, word in have.table.items() if word & _CLASS == enums.NODE_OWN}
     keys = {key: word for key, word in wanted.items() if key not in own and have.table.get(key) != word}
     lost = tuple(key for key in have.table if key not in wanted and key not in own)
-    _check_room(state, len(numbers), len(have.table) + len(keys.keys() - have.table.keys()))
+    _check_room(state, len(numbers) + 1, len(have.table) + len(keys.keys() - have.table.keys()))
     if not (values or keys or lost or gone):
         return None
     return NodeChanges(values, keys, lost, tuple(gone))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from svcctl.errors import Conflict
 from svcctl.maps import catalog
 from svcctl.maps.packet_layouts import PACKET_CONFIG
+from svcctl.model.packet_settings import PacketSettings
 from svcctl.record import Record
 from svcctl.state import balancer, swap
 from svcctl.state.packet_settings import kept, new_config, put_config, read_config, with_timeouts
 from svcctl.state.programs import load_object
 from svcctl.state.tunnel_settings import (
-    PacketSettings,
     changed_words,
     check_range_room,
     delete_ranges,
@@ -48,7 +48,7 @@ class PacketPlan(Record):
     """What has to be made: service maps (with the balancer's programs), packet maps, programs; new settings.
 
     `balancer` are the settings of new service maps. `no_dsr` are the prefixes of a new set of clients, None: as it is.
-    `notes` says which settings change.
+    `differences` are (name, remark) of the settings that change.
     """
 
     services: bool
@@ -58,7 +58,12 @@ class PacketPlan(Record):
     config_changes: bool
     balancer: Config | None
     no_dsr: tuple[Prefix, ...] | None = None
-    notes: str = ""
+    differences: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def notes(self) -> str:
+        """`tunnel port 4789 -> 4790`, empty if no setting changes."""
+        return "; ".join(f"{name} {text}" for name, text in self.differences)
 
     @property
     def changes(self) -> bool:
@@ -138,13 +143,25 @@ def apply_packets(writer: Writer, plan: PacketPlan, options: PacketOptions) -> N
         load_packets(writer, catalog.packet_sizes(options.max_flows or catalog.DEFAULT_FLOWS), plan.config)
     elif plan.load:
         load_packets(writer)
-    if plan.config_changes and not plan.make:
+    if not plan.make:
+        put_settings(writer, plan)
+    elif plan.no_dsr is not None:
+        _put_no_dsr(writer, plan.no_dsr)
+
+
+def put_settings(writer: Writer, plan: PacketPlan) -> None:
+    """Write the settings that change. Inside `changing()`."""
+    if plan.config_changes:
         put_config(writer, plan.config)
     if plan.no_dsr is not None:
-        now = read_config(writer)
-        old = no_dsr(writer, now)
-        put_config(writer, now._replace(no_dsr=write_ranges(writer, plan.no_dsr)))
-        delete_ranges(writer, now.no_dsr, old)
+        _put_no_dsr(writer, plan.no_dsr)
+
+
+def _put_no_dsr(writer: Writer, clients: tuple[Prefix, ...]) -> None:
+    now = read_config(writer)
+    old = no_dsr(writer, now)
+    put_config(writer, now._replace(no_dsr=write_ranges(writer, clients)))
+    delete_ranges(writer, now.no_dsr, old)
 
 
 def load_packets(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Fill(NamedTuple):
-    """How full a map is; `option` grows it."""
+    """How full a map is; `option` grows it, "": none does."""
 
     name: str
     used: int
@@ -139,13 +139,19 @@ def _tunnel(state: State) -> dict[str, Any]:
     """How many other nodes there are, and the settings of tunnels to them."""
     if not state.has_half(catalog.PACKETS):
         return {}
-    from svcctl.state.nodes import names
+    from svcctl.model.node import OwnNode
+    from svcctl.state import own_node
+    from svcctl.state.nodes import own_pods, read_values
     from svcctl.state.packet_settings import read_config
     from svcctl.state.tunnel_settings import no_dsr, values, words
 
     config = read_config(state)
     opted_out = no_dsr(state, config)
-    return {"nodes": len(names(state)), "tunnel": (words(config, opted_out), values(config, opted_out))}
+    number, own = 0, OwnNode()
+    if state.has_map("nodes"):
+        number, own = len(read_values(state)), own_node.read_own(state, own_pods(state))
+    texts = {**own_node.words(own), **words(config, opted_out)}
+    return {"nodes": number, "tunnel": (texts, {**own_node.values(own), **values(config, opted_out)})}
 
 
 def _rules(state: State) -> tuple[tuple[str, str], ...]:

@@ -15,35 +15,18 @@ from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.prefix import format_address, format_prefix
-from svcctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from svcctl.maps.packet_layouts import PacketConfig
+    from svcctl.model.packet_settings import PacketSettings
     from svcctl.model.prefix import Prefix
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
 NODE_PORTS = (30_000, 32_767)
 """Ports that Kubernetes takes for node ports unless it is told otherwise."""
-
-
-class PacketSettings(Record):
-    """What was asked for; None: as it is. `addresses` are (family, 16 bytes), none of them: no tunnels; `ports` are the
-    first and last source port; `no_dsr` are prefixes of clients."""
-
-    addresses: tuple[tuple[int, bytes], ...] | None = None
-    tunnel_port: int | None = None
-    tunnel_mtu: int | None = None
-    clamp: bool | None = None
-    ports: tuple[int, int] | None = None
-    no_dsr: tuple[Prefix, ...] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was asked for."""
-        return all(one is None for one in self)
 
 
 def with_addresses(
@@ -84,6 +67,24 @@ def no_dsr(state: State, config: PacketConfig) -> list[Prefix]:
     from svcctl.state.services import read_sources
 
     return sorted(read_sources(state).get(config.no_dsr, ())) if config.no_dsr else []
+
+
+def not_default(state: State) -> PacketSettings | None:
+    """The settings that differ from those of a new packet path, and are no node's own; None: there is none."""
+    from svcctl.model.packet_settings import PacketSettings
+    from svcctl.state.packet_settings import DEFAULTS, read_config
+
+    config = read_config(state)
+    clients = tuple(no_dsr(state, config))
+    first, count = config.first_port, config.ports
+    found = PacketSettings(
+        tunnel_port=config.tunnel_port if config.tunnel_port != DEFAULTS.tunnel_port else None,
+        tunnel_mtu=config.tunnel_mtu or None,
+        clamp=True if config.flags & enums.PACKET_CLAMP else None,
+        ports=(first, first + count - 1) if (first, count) != (DEFAULTS.first_port, DEFAULTS.ports) else None,
+        no_dsr=clients or None,
+    )
+    return None if found.is_empty else found
 
 
 def refuse_settings(state: State, asked: PacketSettings) -> None:
@@ -233,8 +234,8 @@ def values(config: PacketConfig, opted_out: Iterable[Prefix]) -> dict[str, Any]:
     }
 
 
-def changed_words(before: dict[str, str], after: dict[str, str]) -> str:
-    """`tunnel port 4789 -> 4790`, what differs."""
-    return "; ".join(
-        f"{name} {before[name]} -> {after[name]}" for name in after if before.get(name) != after[name]
+def changed_words(before: dict[str, str], after: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """What differs: `tunnel port` and `4789 -> 4790`."""
+    return tuple(
+        (name, f"{before[name]} -> {after[name]}") for name in after if before.get(name) != after[name]
     )

@@ -146,7 +146,7 @@ def test_usage_indices() -> None:
         if name != "SVC_USAGE_MAPS"
     }
     # Programs fill these, so nobody counts them.
-    assert set(counted) == set(catalog.USAGE_OPTIONS) - {"reverse", "affinity", "flows", "halfopen"}
+    assert set(counted) == set(catalog.USAGE_OPTIONS) - set(catalog.FILLED)
 
 
 def test_programs() -> None:

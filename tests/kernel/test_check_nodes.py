@@ -195,10 +195,11 @@ def two_of_a_name() -> None:
     put_node("b", name=b"a")
 
 
-@case("a node of number 0")
-def number_zero() -> None:
+@case("this node has what cannot be")
+def own_record() -> None:
+    """Number 0: its ends of tunnels are settings, and nobody looks there."""
     value = NODE.pack(
-        NODE.unpack(bytes(NODE.size))._replace(name=b"self", address4=parse_address("192.0.2.96")[1])
+        NODE.unpack(bytes(NODE.size))._replace(name=b"a\nb", address4=parse_address("192.0.2.96")[1])
     )
     with writer() as state:
         state.map("nodes").update(bytes(4), value)

@@ -50,7 +50,8 @@ def state(lasting: World) -> Iterator[World]:
         svc("nodes", "delete", *names)
     svc(
         "load", "--no-dispatcher", "--node-address", "none", "--tunnel-port", 4789, "--tunnel-mtu", 0,
-        "--no-clamp-mss", "--snat-ports", "20000-29999", "--no-dsr", "none",
+        "--no-clamp-mss", "--snat-ports", "20000-29999", "--no-dsr", "none", "--pod-prefix", "none", "--node-name",
+        "none",
     )  # fmt: skip
     assert svc("check").out == "no problems found\n"
 

@@ -25,7 +25,7 @@ def have(*there: Service, **fields: object) -> Have:
     return Have({one.name: one._replace(id=number) for number, one in enumerate(there, 1)}, **fields)  # type: ignore[arg-type]
 
 
-def actions(wanted: Desired, there: Have, **options: bool) -> dict[str, str]:
+def actions(wanted: Desired, there: Have, **options: Any) -> dict[str, str]:
     return {step.name: step.action for step in plan_apply([wanted], there, **options).services}
 
 
@@ -228,7 +228,7 @@ def test_broken_ones_are_made_anew() -> None:
 A, B = binding("web", TCP, "192.0.2.0/24", 443), binding("web", UDP, "192.0.2.1", 53)
 
 
-def bindings(wanted: Desired, there: Have, **options: bool) -> tuple[int, int, int, int]:
+def bindings(wanted: Desired, there: Have, **options: Any) -> tuple[int, int, int, int]:
     steps = plan_apply([wanted], there, **options).bindings
     plan = steps.plan
     return len(plan.added), len(plan.replaced), len(plan.removed), len(steps.unchanged)

@@ -11,6 +11,7 @@ from svcctl.model.desired import KUBERNETES, NATIVE, Desired, Node
 from svcctl.model.node import (
     NUMBERS,
     ClusterNode,
+    OwnNode,
     difference,
     node_of,
     number_for,
@@ -48,7 +49,8 @@ def native(*nodes: Node) -> Desired:
 
 
 def have(*nodes: ClusterNode, **fields: Any) -> HaveNodes:
-    return HaveNodes({one.name: one for one in nodes}, own=prefixes(OWN), **fields)
+    """`fields` are those of OwnNode."""
+    return HaveNodes({one.name: one for one in nodes}, OwnNode(**fields), prefixes(OWN))
 
 
 def actions(plan: NodePlan) -> dict[str, str]:
@@ -135,11 +137,11 @@ def test_nodes_of_a_cluster() -> None:
     )
     plan = plan_nodes([want], have())
     assert actions(plan) == {"b": "created", "c": "created"}
-    assert plan.own_pods == prefixes("10.244.1.0/24")
-    assert plan.ends == addresses(OWN)
+    own = plan.own
+    assert own == OwnNode("self", "", "kubernetes", addresses(OWN), prefixes("10.244.1.0/24"))
     there = [step.want for step in plan.steps if step.want is not None]
     assert {one.owner for one in there} == {"kubernetes"}
-    again = have(*there, own_pods=plan.own_pods, ends=plan.ends)
+    again = have(*there, **own._asdict())
     assert not plan_nodes([want], again).changes
     less = kubernetes(asked("b", "192.0.2.12", "10.244.2.0/24"))
     assert actions(plan_nodes([less], again)) == {"b": "unchanged"}
@@ -156,13 +158,14 @@ def test_what_is_listed_under_this_nodes_own_name_goes() -> None:
     before = have(
         node("self", "192.0.2.11", "10.244.1.0/24", owner="kubernetes"),
         ends=addresses("192.0.2.12"),
-        own_pods=prefixes("10.244.2.0/24"),
+        pod_prefixes=prefixes("10.244.2.0/24"),
     )
     notices: list[Any] = []
     plan = plan_nodes([want], before, notices=notices)
     assert actions(plan) == {"b": "created", "self": "deleted"}
     assert not notices
-    assert (plan.ends, plan.own_pods) == (addresses(OWN), prefixes("10.244.1.0/24"))
+    assert plan.own is not None
+    assert (plan.own.ends, plan.own.pod_prefixes) == (addresses(OWN), prefixes("10.244.1.0/24"))
 
 
 def test_what_another_node_has_of_this_nodes_is_told() -> None:
@@ -171,21 +174,23 @@ def test_what_another_node_has_of_this_nodes_is_told() -> None:
     other = node("by-hand", "192.0.2.11 192.0.2.12", "10.244.1.0/24")
     notices: list[Any] = []
     plan = plan_nodes([want], have(other), notices=notices)
-    assert plan.own_pods == prefixes("10.245.1.0/24")
+    assert plan.own is not None
+    assert plan.own.pod_prefixes == prefixes("10.245.1.0/24")
     assert not plan.steps
     assert [(one.subject, one.text.split(",")[0]) for one in notices] == [
         ("node by-hand", "has 192.0.2.11"),
         ("node by-hand", "has 10.244.1.0/24"),
     ]
-    again = have(other, own_pods=prefixes("10.245.1.0/24"), ends=addresses(OWN))
-    assert not plan_nodes([want], again).changes
+    assert not plan_nodes([want], have(other, **plan.own._asdict())).changes
 
 
 def test_an_address_that_a_hand_gave_stays() -> None:
     want = kubernetes(asked("self", "192.0.2.99", own=True))
-    assert plan_nodes([want], have(ends=addresses(OWN), by_hand=True)).ends is None
-    assert plan_nodes([want], have(ends=addresses(OWN))).ends == addresses("192.0.2.99")
-    assert plan_nodes([kubernetes(asked("self", "", own=True))], have(ends=addresses(OWN))).ends is None
+    nowhere = kubernetes(asked("self", "", own=True))
+    for one, by_hand, ends in ((want, True, OWN), (want, False, "192.0.2.99"), (nowhere, False, OWN)):
+        plan = plan_nodes([one], have(ends=addresses(OWN), ends_by_hand=by_hand))
+        assert plan.own is not None
+        assert plan.own.ends == addresses(ends)
 
 
 def test_what_two_claim_of_a_cluster_costs_one_that_address() -> None:
@@ -207,7 +212,8 @@ def test_what_two_claim_of_a_file_is_a_conflict() -> None:
     for nodes in (
         [asked("b", "192.0.2.12"), asked("c", "192.0.2.12")],
         [asked("b", "192.0.2.12", "10.0.0.0/8"), asked("c", "192.0.2.13", "10.0.0.0/8")],
-        [asked("b", OWN)],
+        [asked("b", OWN), asked("self", "192.0.2.11", own=True)],
+        [asked("b", OWN), asked("c", "192.0.2.10"), asked("self", OWN)],
     ):
         with pytest.raises(Conflict):
             plan_nodes([native(*nodes)], have())
@@ -215,6 +221,43 @@ def test_what_two_claim_of_a_file_is_a_conflict() -> None:
         plan_nodes([native(asked("b", "192.0.2.12"))], have(node("a", "192.0.2.12")))
     nested = [asked("b", "192.0.2.12", "10.0.0.0/8"), asked("c", "192.0.2.13", "10.1.0.0/16")]
     assert len(plan_nodes([native(*nested)], have()).steps) == 2
+
+
+def test_a_file_for_all_nodes_says_which_one_this_is_by_its_address_or_its_name() -> None:
+    nodes = [asked("a", OWN, "10.244.1.0/24", zone="east"), asked("b", "192.0.2.12", "10.244.2.0/24")]
+    plan = plan_nodes([native(*nodes)], have())
+    assert actions(plan) == {"b": "created"}
+    assert plan.own == OwnNode("a", "east", "", addresses(OWN), prefixes("10.244.1.0/24"))
+    there = [step.want for step in plan.steps if step.want is not None]
+    again = have(*there, **plan.own._asdict())
+    assert not plan_nodes([native(*nodes)], again).changes
+    # On the other one it is the other way round.
+    other = HaveNodes({}, OwnNode(), prefixes("192.0.2.12"))
+    plan = plan_nodes([native(*nodes)], other)
+    assert actions(plan) == {"a": "created"}
+    assert plan.own is not None
+    assert (plan.own.name, plan.own.pod_prefixes) == ("b", prefixes("10.244.2.0/24"))
+    # Before there are addresses the name says it; an address that is there says more.
+    plan = plan_nodes([native(*nodes)], HaveNodes({}, name="b"))
+    assert (actions(plan), plan.own and plan.own.name) == ({"a": "created"}, "b")
+    plan = plan_nodes([native(*nodes)], have()._replace(name="b"))
+    assert (actions(plan), plan.own and plan.own.name) == ({"b": "created"}, "a")
+    assert plan_nodes([native(*nodes)], HaveNodes({}, name="c")).own is None
+
+
+def test_what_a_hand_gave_this_node_stays_unless_the_file_says_it_was_a_hand() -> None:
+    before = OwnNode("a", "", "", addresses(OWN), prefixes("10.244.9.0/24"), True, True)
+    other = asked("a", f"192.0.2.99 {OWN}", "10.244.1.0/24")
+    plan = plan_nodes([native(other)], have(**before._asdict()))
+    assert not plan.changes
+    plan = plan_nodes([native(other._replace(by_hand=("addresses",)))], have(**before._asdict()))
+    assert plan.own == before._replace(ends=addresses("192.0.2.99"))
+    plan = plan_nodes([native(other._replace(by_hand=("pod_prefixes",)))], have(ends=addresses(OWN)))
+    assert plan.own is not None
+    assert (plan.own.pod_prefixes, plan.own.pods_by_hand) == (prefixes("10.244.1.0/24"), True)
+    assert not plan.own.ends_by_hand
+    nothing = plan_nodes([native(Node("a", own=True))], have(**before._asdict()))
+    assert not nothing.changes
 
 
 def test_a_node_made_by_hand_becomes_the_inputs_and_one_of_another_owner_does_not() -> None:

@@ -27,7 +27,7 @@ def read(*values: Any, options: Options = Options(), **fields: object) -> Desire
     return desired
 
 
-def members(desired: Desired, number: int = 0) -> dict[str, tuple[int, str, bool]]:
+def members(desired: Desired, number: int = 0) -> dict[str, tuple[int, str, bool | None]]:
     return {
         format_backend(one.backend): (one.weight, STATE_NAMES[one.state], one.local)
         for one in desired.services[number].members

@@ -78,8 +78,9 @@ def command(
 
 def _note_eligibility(writer: Writer, desired: list[Desired]) -> None:
     """For `svcctl health`: whether the node may be sent traffic, if a source speaks of it. Writes only what is new."""
+    from svcctl.model.desired import KUBERNETES
     from svcctl.state.node_status import note_node
 
-    own = [node for one in desired for node in one.nodes if node.own]
+    own = [node for one in desired if one.kind == KUBERNETES for node in one.nodes if node.own]
     if own:
         note_node(writer, eligible=all(node.eligible for node in own))

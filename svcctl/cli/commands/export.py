@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     exits=(0, 2, 3, 4, 7),
 )
 def command(env: Env) -> None:
-    """Print bindings and services as the file that 'svcctl apply' takes (svcctl(5)).
+    """Print bindings, services, nodes and settings of tunnels as the file that 'svcctl apply' takes (svcctl(5)).
 
-    JSON, or YAML with -o yaml. Applying it changes nothing; 'svcctl load-bindings' takes its bindings alone. Sockets
-    are not in it: those are registered by the services that own them.
+    JSON, or YAML with -o yaml. Applying it changes nothing; on another node of the cluster this one becomes another,
+    and backends are on whichever has their addresses. 'svcctl load-bindings' takes its bindings alone. Sockets are not
+    in it: those are registered by the services that own them.
     """
     from svcctl.cli.access import reading
     from svcctl.cli.desired import document, read_everything

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.cli.node_params import OWN_NAME, POD_PREFIX
 from svcctl.cli.options import option, verb
 from svcctl.cli.packet_params import CLIENT_PREFIX, MTU, NODE_ADDRESSES, PORTS, TIMEOUT
 from svcctl.cli.params import Count
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     examples=(
         "svcctl load",
         "svcctl load --group svcctl --max-bindings 4000000",
-        "svcctl load --node-address 192.0.2.11,2001:db8::11",
+        "svcctl load --node-address 192.0.2.11,2001:db8::11 --pod-prefix 10.244.1.0/24",
     ),
     exits=(0, 1, 2, 4, 6, 7, 8, 9),
 )
@@ -54,6 +55,19 @@ if TYPE_CHECKING:
     type=NODE_ADDRESSES,
     metavar="ADDRESS[,ADDRESS]|none",
     help="This node's ends of tunnels to other nodes, one of a family [none, or what Node objects say].",
+)
+@option(
+    "--pod-prefix",
+    type=POD_PREFIX,
+    multiple=True,
+    metavar="PREFIX|none",
+    help="Addresses of this node's workloads; may be repeated [none, or what Node objects say].",
+)
+@option(
+    "--node-name",
+    type=OWN_NAME,
+    metavar="NAME|none",
+    help="What other nodes call this one, for 'svcctl export' [what Node objects say, or the host's name].",
 )
 @option(
     "--tunnel-port", type=Count(1, 65535), metavar="PORT", help="UDP port of tunnels, on all nodes [4789]."
@@ -97,6 +111,8 @@ def command(
     mount_bpffs: bool,
     from_tubular: bool,
     node_address: tuple[tuple[int, bytes], ...] | None,
+    pod_prefix: tuple[Prefix | str, ...],
+    node_name: str | None,
     tunnel_port: int | None,
     tunnel_mtu: int | None,
     clamp_mss: bool | None,
@@ -110,42 +126,53 @@ def command(
     conflict, but for the options on packets, which can be changed at any time: what is not said stays.
 
     The packet path is made if there is none and something of tunnels is said. Tunnels are for backends on other nodes
-    ('svcctl nodes').
+    ('svcctl nodes'). Backends that are added in a --pod-prefix are on this node.
     """
     from svcctl.cli.access import command_line, place
+    from svcctl.model.packet_settings import PacketSettings
     from svcctl.state.create import LoadOptions, load, planned
 
-    clients = _clients(no_dsr)
-    options = LoadOptions(
-        group, not no_dispatcher, max_bindings, max_destinations, mount_bpffs, from_tubular, timeouts
+    asked = PacketSettings(
+        node_address,
+        tunnel_port,
+        tunnel_mtu,
+        clamp_mss,
+        snat_ports,
+        _prefixes("--no-dsr", no_dsr),
+        _prefixes("--pod-prefix", pod_prefix),
+        node_name,
     )
+    # Whoever changes settings of what is loaded is told of those.
+    about_settings = bool(timeouts) or not asked.is_empty
+    options = LoadOptions(
+        group, not no_dispatcher, max_bindings, max_destinations, mount_bpffs, from_tubular, timeouts,
+        quiet=about_settings,
+    )  # fmt: skip
     where = place(env)
     done = planned(where, options) if env.dry_run else load(where, options, command_line())
-    changes = [Change(CREATED if done.created else UNCHANGED, "state", done.path, words=_WORDS[done.created])]
+    changes = []
+    if done.created or not about_settings:
+        action = CREATED if done.created else UNCHANGED
+        changes.append(Change(action, "state", done.path, words=_WORDS[done.created]))
     if done.created and done.attached:
         changes.append(Change(CREATED, "attachment", "dispatcher", f"network namespace {done.inode}"))
     if done.timeouts:
         changes.append(Change(CHANGED, "packets", "settings", done.timeouts))
-    if not done.created:
+    if not done.created and not about_settings:
         env.notice(f"already loaded: {done.path}")
     changes += [Change(*row) for row in done.taken]
-    if (
-        any(one is not None for one in (node_address, tunnel_port, tunnel_mtu, clamp_mss, snat_ports))
-        or no_dsr
-    ):
+    if not asked.is_empty:
         from svcctl.cli.packet_commands import change_settings
-        from svcctl.state.tunnel_settings import PacketSettings
 
-        asked = PacketSettings(node_address, tunnel_port, tunnel_mtu, clamp_mss, snat_ports, clients)
         changes += change_settings(env, asked, exists=not (done.created and env.dry_run))
-    env.emit_changes(changes)
+    env.emit_changes(changes or [Change(UNCHANGED, "packets", "settings", words=_WORDS[False])])
 
 
-def _clients(words: tuple[Prefix | str, ...]) -> tuple[Prefix, ...] | None:
-    """The prefixes of --no-dsr, each once; None: not said. Raises UsageProblem."""
+def _prefixes(name: str, words: tuple[Prefix | str, ...]) -> tuple[Prefix, ...] | None:
+    """The prefixes of an option, each once; None: not said. Raises UsageProblem."""
     prefixes = tuple(dict.fromkeys(one for one in words if not isinstance(one, str)))
     if prefixes and "none" in words:
-        raise UsageProblem("load: --no-dsr: none stands alone")
+        raise UsageProblem(f"load: {name}: none stands alone")
     return prefixes if words else None
 
 

@@ -40,22 +40,25 @@ if TYPE_CHECKING:
     help="Addresses of the workloads there; may be repeated.",
 )
 @option("--zone", type=WORD, metavar="NAME", help="The zone it is in.")
+@option("--take-over", is_flag=True, help="Change it though an input made it; it is made by hand then.")
 def command(
     env: Env,
     name: str,
     addresses: tuple[tuple[int, bytes], ...],
     pod_prefixes: tuple[Prefix, ...],
     zone: str | None,
+    take_over: bool,
 ) -> None:
     """Make another node of the cluster known; one that is known becomes what is said.
 
     Packets from outside for backends at its addresses or in its pod prefixes go there through a tunnel (VXLAN), and
     packets that come out of a tunnel are taken from known nodes only. The node must know this one, too, and a tunnel
     of a family needs an address of that family at both ends: 'svcctl load --node-address' says this one's.
+    One that has an owner, as 'svcctl nodes' shows it, is changed with --take-over only.
     """
     from svcctl.cli.access import planning
     from svcctl.cli.node_params import change_of
-    from svcctl.model.node import claims, node_of, refuse_claimed, step_for
+    from svcctl.model.node import by_hand, claims, node_of, refuse_claimed
     from svcctl.state import nodes
 
     want = node_of(name, addresses, pod_prefixes, zone or "")
@@ -64,7 +67,7 @@ def command(
         have = nodes.read(state)
         others = claims(one for one in have.nodes.values() if one.name != name)
         refuse_claimed(want, others, nodes.own_prefixes(state, have))
-        step = step_for(want, have.nodes.get(name))
+        step = by_hand(want, have.nodes.get(name), take_over=take_over)
         changes = nodes.plan(state, have, [step])
         if writer is not None and changes is not None:
             with writer.changing():

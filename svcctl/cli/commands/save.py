@@ -22,16 +22,18 @@ _WORDS = ("saved", "save")
 @verb("save", examples=("svcctl save", "svcctl save /srv/bindings.json"), exits=(0, 1, 2, 3, 4, 7, 9))
 @argument("file", FILE, f"Where to write it [{DEFAULT}].", required=False, default=DEFAULT)
 def command(env: Env, file: str) -> None:
-    """Write the output of 'svcctl export' to FILE, for svcctl-restore.service to load at boot.
+    """Write what 'svcctl export' prints to FILE, for svcctl-restore.service to load at boot.
+
+    Beside that it says which node this is, and which backends are on it: addresses come up later.
 
     The file is replaced as a whole, with mode 0600, and is on the disk when the command ends. When nothing has
     changed it is left alone.
     """
     from svcctl.cli.access import reading_surely
-    from svcctl.cli.desired import document, read_everything
+    from svcctl.cli.desired import document, read_for_restore
 
     before = _content(file)
-    everything = reading_surely(env, read_everything)
+    everything = reading_surely(env, read_for_restore)
     data = "".join(f"{line}\n" for line in document("json", everything)).encode()
     action = CREATED if before is None else UNCHANGED if before == data else CHANGED
     if action != UNCHANGED and not env.dry_run:

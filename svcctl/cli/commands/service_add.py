@@ -142,7 +142,7 @@ def command(
     specs = list(backends)
 
     def place(state: State, have: Service | None) -> None:
-        known = {one.backend: one.local for one in have.members} if have is not None else {}
+        known = {one.backend: bool(one.local) for one in have.members} if have is not None else {}
         specs[:] = with_places(state, backends, known)
 
     def edit(have: Service, now: int) -> Service:

@@ -148,7 +148,9 @@ def _screen(picture: Picture, attachments: list[tuple[Any, ...]]) -> list[Sectio
         from svcctl.cli.commands.services import shown
 
         screen.append(Section("services", SERVICES, [shown(row) for row in picture.services]))
-    screen.append(Section("maps", _MAPS, [(*one, _percent(one)) for one in picture.fill]))
+    screen.append(
+        Section("maps", _MAPS, [(*one[:3], one.option or None, _percent(one)) for one in picture.fill])
+    )
     writes = [(utc(one.time_ns), one.uid, one.pid, layouts.text(one.command)) for one in picture.writes]
     screen.append(Section("last writes", _WRITES, writes))
     return screen

@@ -1,6 +1,7 @@
 """svcctl's own file of bindings, services and nodes, in YAML or JSON: svcctl(5). `document` writes what `read` reads.
 
     version: 1
+    settings: {tunnel_port: 4790}
     bindings:
       - {label: web, protocol: tcp, prefix: 192.0.2.0/24, port: 443}
     services:
@@ -26,6 +27,7 @@ from svcctl.model.sources.fields import Fields
 from svcctl.model.sources.native_bindings import read_bindings
 from svcctl.model.sources.native_nodes import read_nodes
 from svcctl.model.sources.native_services import read_service
+from svcctl.model.sources.native_settings import read_settings
 from svcctl.model.sources.native_writing import document
 from svcctl.model.sources.problem import shown
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from svcctl.model.binding import Binding
     from svcctl.model.desired import Node
+    from svcctl.model.packet_settings import PacketSettings
     from svcctl.model.prefix import Prefix
     from svcctl.model.service import Service
     from svcctl.model.service_endpoint import Frontend
@@ -44,7 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "document", "read"]
 
 VERSION = 1
-KEYS = ("version", "owner", "node_port_addresses", "bindings", "services", "nodes")
+KEYS = ("version", "owner", "node_port_addresses", "settings", "bindings", "services", "nodes")
+ONE_OF = ("services", "bindings", "nodes", "settings")
+"""A document has one of them, or says nothing."""
 
 MAX_FRONTENDS = 262_144
 """Of a file. A range of ports counts as all of its ports."""
@@ -61,6 +66,7 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
     bindings: dict[bytes, Binding] | None = None
     owners: dict[bytes, str] = {}
     node_port_addresses: tuple[Prefix, ...] | None = None
+    settings: PacketSettings | None = None
     used: set[tuple[str, str]] = set()
     nodes: dict[str, Node] = {}
     no_services = True
@@ -69,8 +75,10 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         fields = _document(each)
         if "node_port_addresses" in fields:
             node_port_addresses = _node_port_addresses(fields, node_port_addresses)
+        if "settings" in fields:
+            settings = read_settings(fields, settings)
         says_nodes = says_nodes or "nodes" in fields
-        read_nodes(fields, owner, nodes)
+        read_nodes(fields, owner, nodes, options.node if options.node_said else "")
         no_services = no_services and "services" not in fields
         if "bindings" in fields:
             bindings = {} if bindings is None else bindings
@@ -101,6 +109,7 @@ def read(documents: Sequence[Document], registries: Mapping[str, Instances], opt
         binding_owners=owners,
         nodes=tuple(nodes.values()),
         says_nodes=says_nodes,
+        settings=settings,
     )
 
 
@@ -143,8 +152,9 @@ def _document(document: Document) -> Fields:
     if type(version) is not int or version != VERSION:
         raise fields.problem(f"expected {VERSION}, got {shown(version)}", "version")
     fields.allow(KEYS)
-    if not any(key in fields for key in ("services", "bindings", "nodes")):
-        raise fields.problem('has no "services", "bindings" or "nodes"', hint="services: [] stands for none")
+    if not any(key in fields for key in ONE_OF):
+        words = ", ".join(f'"{key}"' for key in ONE_OF[:-1])
+        raise fields.problem(f'has no {words} or "{ONE_OF[-1]}"', hint="services: [] stands for none")
     return fields
 
 

@@ -6,25 +6,30 @@ from typing import TYPE_CHECKING
 
 from svcctl.errors import Conflict
 from svcctl.model.bad_value import BadValue, show
-from svcctl.model.desired import Node
+from svcctl.model.desired import ADDRESSES, POD_PREFIXES, Node
 from svcctl.model.label import MAX_OWNER_BYTES, check_name
 from svcctl.model.node import check_node_name, claims, node_of, refuse_claimed
 from svcctl.model.prefix import parse_address, parse_prefix
 from svcctl.model.sources.fields import Fields
+from svcctl.model.sources.problem import shown
 
 if TYPE_CHECKING:
     from svcctl.model.node import ClusterNode
 
-KEYS = ("name", "addresses", "pod_prefixes", "zone", "owner")
+KEYS = ("name", "addresses", "pod_prefixes", "zone", "owner", "own", "by_hand")
 
 
-def read_nodes(fields: Fields, owner: str, found: dict[str, Node]) -> None:
-    """Reads the `nodes` of a document into `found`, by name; `owner` is whose they are. Raises InputProblem."""
+def read_nodes(fields: Fields, owner: str, found: dict[str, Node], own_name: str = "") -> None:
+    """Reads the `nodes` of a document into `found`, by name; `owner` is whose they are, `own_name` which of them this
+    node is, if somebody said so. Raises InputProblem."""
     taken = claims(_node(each) for each in found.values())
     for number, entry in enumerate(fields.array("nodes")):
         inside = Fields(fields.document, ("nodes", number), entry)
         inside.allow(KEYS)
-        inside.require("name", "addresses")
+        inside.require("name")
+        own = inside.switch("own")
+        if not own:
+            inside.require("addresses")
         name = inside.parsed(check_node_name, inside.text("name"), "name")
         if name in found:
             raise inside.problem(f"there is a node {show(name)} already", "name")
@@ -41,14 +46,27 @@ def read_nodes(fields: Fields, owner: str, found: dict[str, Node]) -> None:
             whose = inside.text("owner")
             if whose:
                 whose = inside.parsed(lambda text: check_name("owner", text, MAX_OWNER_BYTES), whose, "owner")
+        by_hand = tuple(inside.texts("by_hand"))
+        for at, word in enumerate(by_hand):
+            if word not in (ADDRESSES, POD_PREFIXES):
+                cause = f"expected {ADDRESSES} or {POD_PREFIXES}, got {shown(word)}"
+                raise inside.problem(cause, "by_hand", at)
         try:
-            node = node_of(name, addresses, prefixes, inside.text("zone"), whose)
+            node = node_of(name, addresses, prefixes, inside.text("zone"), whose, own=own)
             refuse_claimed(node, taken, {})
         except (BadValue, Conflict) as problem:
             raise inside.problem(problem.message) from None
         taken.update(claims([node]))
-        found[name] = Node(name, node.addresses, node.pod_prefixes, node.zone, owner=whose)
+        found[name] = Node(
+            name,
+            node.addresses,
+            node.pod_prefixes,
+            node.zone,
+            own=own or (bool(own_name) and name == own_name),
+            owner=whose,
+            by_hand=by_hand,
+        )
 
 
 def _node(node: Node) -> ClusterNode:
-    return node_of(node.name, node.addresses, node.pod_prefixes)
+    return node_of(node.name, node.addresses, node.pod_prefixes, own=node.own)

@@ -153,7 +153,7 @@ def _member(fields: Fields, number: int, entry: object) -> Member:
             backend,
             DEFAULT_WEIGHT if weight is None else weight,
             ACTIVE if state is None else state,
-            bool(local),
+            local,
         )
     inside = Fields(fields.document, (*fields.steps, "backends", number), entry)
     inside.allow(BACKEND_KEYS)
@@ -162,7 +162,7 @@ def _member(fields: Fields, number: int, entry: object) -> Member:
         inside.parsed(parse_backend, inside.text("address"), "address"),
         inside.number("weight", MAX_WEIGHT, DEFAULT_WEIGHT),
         inside.word("state", STATE_NUMBERS, ACTIVE),
-        inside.switch("local"),
+        inside.switch("local") if "local" in inside else None,
         sets=_sets(inside),
     )
 

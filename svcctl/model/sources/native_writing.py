@@ -25,6 +25,7 @@ from svcctl.model.service_endpoint import (
     format_backend,
     format_frontend,
 )
+from svcctl.model.sources.native_settings import settings_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,8 @@ def document(desired: Desired) -> dict[str, Any]:
         whole["owner"] = desired.owner
     if desired.node_port_addresses is not None:
         whole["node_port_addresses"] = [format_prefix(*each) for each in desired.node_port_addresses]
+    if desired.settings is not None:
+        whole["settings"] = settings_entry(desired.settings)
     if desired.bindings is not None:
         owners = desired.binding_owners
         whole["bindings"] = [
@@ -65,9 +68,10 @@ def document(desired: Desired) -> dict[str, Any]:
                 each.zone,
                 desired.owner if each.owner is None else each.owner,
                 desired.owner,
+                own=each.own,
+                by_hand=each.by_hand,
             )
             for each in sorted(desired.nodes, key=lambda one: one.name)
-            if not each.own
         ]
     return whole
 
@@ -79,8 +83,12 @@ def node_entry(
     zone: str,
     owner: str,
     usual: str = NATIVE,
+    *,
+    own: bool = False,
+    by_hand: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """One entry of `nodes`; `usual` is who the document's objects belong to."""
+    """One entry of `nodes`; `usual` is who the document's objects belong to. `own`: wherever it is applied, it is
+    that node."""
     entry: dict[str, Any] = {"name": name, "addresses": [format_address(*each) for each in addresses]}
     prefixes = [format_prefix(*each) for each in pod_prefixes]
     if prefixes:
@@ -89,6 +97,11 @@ def node_entry(
         entry["zone"] = zone
     if owner != usual:
         entry["owner"] = owner
+    if own:
+        entry["own"] = True
+    given = list(by_hand)
+    if given:
+        entry["by_hand"] = given
     return entry
 
 
@@ -145,8 +158,8 @@ def _member(member: Member) -> str | dict[str, Any]:
         entry["weight"] = member.weight
     if member.state != ACTIVE:
         entry["state"] = STATE_NAMES[member.state]
-    if member.local:
-        entry["local"] = True
+    if member.local is not None:
+        entry["local"] = member.local
     if member.sets != IN_BOTH:
         bits = (("cluster", IN_CLUSTER), ("local", IN_LOCAL))
         entry["sets"] = [name for name, bit in bits if member.sets & bit]

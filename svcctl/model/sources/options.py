@@ -26,7 +26,8 @@ class Options(Record):
     externalIPs may be in; None: any, (): none. `node_port_addresses`: prefixes (`10.0.0.0/8`) or PRIMARY, or ALL;
     (): as it is. `partial`: convert what can be, where a source has something that cannot be, and say
     what was left out, instead of refusing it. `compat`: names of older behaviour (HEADLESS_LABEL).
-    `other_nodes`: Node objects are all of the cluster's, not this node's alone.
+    `other_nodes`: Node objects are all of the cluster's, not this node's alone. `node_said`: `node` is not just the
+    host's name.
     `consul_address`: the name of the tagged address to take from Consul (`lan`, `wan` ...); "": the service's.
     """
 
@@ -39,3 +40,4 @@ class Options(Record):
     compat: tuple[str, ...] = ()
     consul_address: str = ""
     other_nodes: bool = True
+    node_said: bool = False

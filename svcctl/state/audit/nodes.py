@@ -17,7 +17,7 @@ from svcctl.model.constants import IPV4
 from svcctl.model.label import MAX_OWNER_BYTES, check_name
 from svcctl.model.node import MAX_ZONE_BYTES, NUMBERS, check_node_name, holds_ipv4, host, is_no_node
 from svcctl.model.prefix import MAPPED, format_address, format_prefix
-from svcctl.state import nodes
+from svcctl.state import nodes, own_node
 from svcctl.state.audit.finding import Finding
 from svcctl.state.node_addresses import read_nets, serves
 
@@ -35,11 +35,43 @@ def find(writer: Writer) -> Iterator[Finding]:
     values = nodes.read_values(writer) if writer.has_map("nodes") else {}
     table = nodes.read_table(writer)
     nets = read_nets(writer)
+    if writer.has_map("nodes"):
+        yield from _own(writer)
     yield from _values(writer, values)
     yield from _elements(writer, values, table, nets)
     yield from _ends(writer, values, table, nets)
     if writer.has_half(catalog.PACKETS):
         yield from _settings(writer, table)
+
+
+def _own(writer: Writer) -> Iterator[Finding]:
+    """What is said of this node can be said, and no other node has its name."""
+    value = own_node.read_value(writer)
+    right = value._replace(
+        address4=bytes(16),
+        address6=bytes(16),
+        name=_sound_text(value.name, check_node_name),
+        owner=_sound_text(value.owner, _check_owner),
+        zone=_sound_text(value.zone, _check_zone),
+        flags=value.flags & enums.NODE_BY_HAND,
+        pad=0,
+    )
+    if NODE.pack(right) != NODE.pack(value):
+        yield Finding("nodes", "this node has what cannot be", partial(own_node.put_value, writer, right))
+
+
+def _sound_text(data: bytes, check: Callable[[str], str]) -> bytes:
+    """A text without the zeros behind it; nothing if it cannot be."""
+    text = data.rstrip(b"\0")
+    return text if not text or _is_text(text, check) else b""
+
+
+def _check_owner(text: str) -> str:
+    return check_name("owner", text, MAX_OWNER_BYTES)
+
+
+def _check_zone(text: str) -> str:
+    return check_name("zone", text, MAX_ZONE_BYTES)
 
 
 def _values(writer: Writer, values: dict[int, NodeValue]) -> Iterator[Finding]:
@@ -77,14 +109,8 @@ def _values(writer: Writer, values: dict[int, NodeValue]) -> Iterator[Finding]:
 
 def _sound(number: int, value: NodeValue) -> NodeValue:
     """The value with what cannot be of it taken away."""
-    name = value.name.rstrip(b"\0")
-    if not _is_text(name, lambda text: check_node_name(text)):
-        name = b"node-%d" % number
-    owner, zone = value.owner.rstrip(b"\0"), value.zone.rstrip(b"\0")
-    if owner and not _is_text(owner, lambda text: check_name("owner", text, MAX_OWNER_BYTES)):
-        owner = b""
-    if zone and not _is_text(zone, lambda text: check_name("zone", text, MAX_ZONE_BYTES)):
-        zone = b""
+    name = _sound_text(value.name, check_node_name) or b"node-%d" % number
+    owner, zone = _sound_text(value.owner, _check_owner), _sound_text(value.zone, _check_zone)
     address4, address6 = value.address4, value.address6
     if any(address4) and (not address4.startswith(MAPPED) or is_no_node(IPV4, address4)):
         address4 = bytes(16)
