@@ -29,6 +29,21 @@ static __always_inline int needs_masquerade(const struct svc_packet_config *conf
 	return device && device->role == SVC_ROLE_HOST;
 }
 
+/* The node that the backend is on, 0: this one, or none that is known. A prefix of
+ * another node's may have backends in it that are on this one. */
+static __always_inline __u32 node_of_backend(const struct chosen *chosen)
+{
+	__u32 node = node_of(whose(chosen->pick.address));
+	struct svc_block *here;
+
+	if (!node || chosen->local)
+		return 0;
+	here = current_block(chosen->pick.lane, 1);
+	if (here && is_member(here->block, chosen->pick.backend))
+		return 0;
+	return node;
+}
+
 /* What the flow will be; the rest of `s` is as it has to be. */
 static __always_inline void describe(struct __sk_buff *skb,
 				     const struct svc_packet_config *conf,
@@ -51,7 +66,7 @@ static __always_inline void describe(struct __sk_buff *skb,
 	if (p->key.protocol == IPPROTO_TCP && !opens_tcp(p))
 		s->flow.kind |= SVC_FLOW_PICKED_UP;
 	if (hook == FROM_OUTSIDE && chosen->flags & SVC_FRONTEND_OUTSIDE)
-		node = node_of(whose(chosen->pick.address));
+		node = node_of_backend(chosen);
 	if (node && answers_directly(conf, p, chosen->flags))
 		s->flow.kind |= SVC_FLOW_DSR;
 	if (node && hook == FROM_OUTSIDE) {

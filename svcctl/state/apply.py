@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from svcctl.model.apply_plan import ApplyPlan
     from svcctl.model.desired import Desired
+    from svcctl.model.service import Service
     from svcctl.model.service_endpoint import Backend
     from svcctl.state.change_plan import Change, Changes
     from svcctl.state.node_addresses import NetChanges
@@ -110,7 +111,7 @@ def prepare(
     first, changes = _plan_services(state, plan, snapshot) if snapshot is not None else (None, None)
     plan = plan._replace(
         settings=tuple(apply_nodes.settings(nodes, nets, packets)),
-        notices=(*plan.notices, *nodes.notices, *remarks),
+        notices=(*plan.notices, *nodes.notices, *nodes.overlaps(state, _services(plan, have)), *remarks),
     )
     _check_bindings(state, plan, have)
     if has_services:
@@ -125,6 +126,13 @@ def _node_port_clashes(state: State, plan: ApplyPlan) -> Iterator[Notice]:
 
         for text in clashes(state, changes):
             yield Notice(WARNING, "", text)
+
+
+def _services(plan: ApplyPlan, have: Have) -> Iterator[Service]:
+    """The services that there are to be."""
+    yield from (step.want for step in plan.services if step.want is not None)
+    named = {step.name for step in plan.services}
+    yield from (one for name, one in have.services.items() if name not in named)
 
 
 def _snapshot(state: State) -> Snapshot:

@@ -12,9 +12,11 @@ from svcctl.model.prefix import format_address
 from svcctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from svcctl.model.desired import Desired
+    from svcctl.model.node import ClusterNode
+    from svcctl.model.service import Service
     from svcctl.state.node_addresses import NetChanges
     from svcctl.state.nodes import NodeChanges, Nodes
     from svcctl.state.packets import PacketPlan
@@ -24,13 +26,22 @@ if TYPE_CHECKING:
 
 class Planned(Record):
     """What is decided, and what that writes; `own` is this node as it is, `table` are the elements of `node_addresses`
-    as they are to be."""
+    as they are to be, and `nodes` the others, if an input says something of nodes."""
 
     plan: NodePlan
     changes: NodeChanges | None
     own: OwnNode
     table: dict[bytes, int]
     notices: tuple[Notice, ...] = ()
+    nodes: Mapping[str, ClusterNode] = {}
+
+    def overlaps(self, state: State, services: Iterable[Service]) -> tuple[Notice, ...]:
+        """Warnings of prefixes that have something of another node's in them; `services` as they are to be."""
+        if not self.nodes:
+            return ()
+        from svcctl.state.node_overlaps import find, notices
+
+        return notices(find(state, self.nodes.values(), self.plan.own or self.own, services))
 
 
 NO_NODES = Notice(
@@ -69,7 +80,13 @@ def plan_of(
         table.update(changes.keys)
         for key in changes.gone_keys:
             del table[key]
-    return Planned(plan, changes, have.own, table, tuple(notices))
+    known = dict(have.nodes)
+    for step in plan.steps:
+        if step.want is None:
+            del known[step.name]
+        else:
+            known[step.name] = step.want
+    return Planned(plan, changes, have.own, table, tuple(notices), known)
 
 
 def _have(state: State, there: Nodes) -> HaveNodes:

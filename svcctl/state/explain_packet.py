@@ -124,11 +124,24 @@ def explain_packet(
         return ExplainedPacket(verdict, why, interface, route.service, which, (), None, None, outside)
     shares = reader.shares_of(block)
     affine, remaining = _affine(state, block, source)
-    ways = tuple(_way(state, route.flags, source, one) for one in shares) if outside else ()
+    ways: tuple[Way, ...] = ()
+    if outside:
+        here = None if local else reader.block(route.lane, local=True)
+        ways = tuple(
+            _way(state, route.flags, source, one, here=local or _is_of(state, here, one.id)) for one in shares
+        )
     by = _range(state, route.service, family, source) if is_filtered else None
     return ExplainedPacket(
         verdict, why, interface, route.service, which, shares, affine, remaining, outside, ways, by
     )
+
+
+def _is_of(state: State, block: Block | None, backend: int) -> bool:
+    """Whether a backend of the set takes new connections."""
+    if block is None:
+        return False
+    slot = state.map("members").lookup(MEMBER_KEY.pack(MemberKey(block.block, backend)))
+    return slot is not None and not U32.unpack(slot)[0] & MEMBER_RESTS
 
 
 def _serves_node_ports(state: State, address: bytes, *, outside: bool) -> bool:
@@ -137,8 +150,8 @@ def _serves_node_ports(state: State, address: bytes, *, outside: bool) -> bool:
     return word & 0xFF == enums.NODE_OWN or (not outside and bool(word & enums.NODE_PORTS))
 
 
-def _way(state: State, flags: int, source: bytes, share: Share) -> Way:
-    """As describe() in svc_begin.h."""
+def _way(state: State, flags: int, source: bytes, share: Share, *, here: bool) -> Way:
+    """As describe() in svc_begin.h. `here`: the backend is in the local set."""
     from svcctl.state.nodes import names
     from svcctl.state.packet_settings import read_config
 
@@ -146,7 +159,7 @@ def _way(state: State, flags: int, source: bytes, share: Share) -> Way:
         return Way(share.name, NOWHERE)
     family, address, _ = share.backend
     word = whose(state, address)
-    number = word >> enums.NODE_SHIFT
+    number = 0 if here else word >> enums.NODE_SHIFT
     config = read_config(state)
     own_end = config.address4 if family == IPV4 else config.address6
     if number and flags & enums.FRONTEND_OUTSIDE:

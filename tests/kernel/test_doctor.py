@@ -467,6 +467,16 @@ def test_tunnels(node: World) -> None:
     expect(lines()["tunnels"], WARN, "c: no ipv6 tunnel, as this node has no end of that family")
 
 
+@broken("pod prefixes")
+def test_pod_prefixes(node: World) -> None:
+    ok("nodes", "add", "b", "--address", "192.0.2.12", "--pod-prefix", "10.244.2.0/24")
+    ok("load", "--pod-prefix", "10.244.1.0/24")
+    expect(lines()["pod prefixes"], OK, "each node's are its own", hint=False)
+    ok("nodes", "add", "c", "--address", "192.0.2.13", "--pod-prefix", "10.244.0.0/16")
+    says = "node c: pod prefix 10.244.0.0/16 has in it 10.244.1.0/24 of this node, 10.244.2.0/24 of node b, which stay"
+    expect(lines()["pod prefixes"], WARN, says)
+
+
 def test_the_port_of_tunnels(node: World) -> None:
     """Another network on the same port is no clash; ours, or all, are; and a socket gets nothing of it."""
     ok("load", "--node-address", "192.0.2.11")

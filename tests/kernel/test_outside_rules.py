@@ -18,7 +18,7 @@ from svcctl.maps.layouts import U32
 from tests.lib.balanced import inside, own_cgroup
 from tests.lib.nodes import VIP, VIP6, Bed, Node, at, backend_of, bed, node_key, wait
 from tests.lib.outside import FAMILIES, datagrams, exchange, refusal, talk
-from tests.lib.pods import Namespace, batch
+from tests.lib.pods import Namespace, batch, place
 from tests.lib.world import world
 
 KINDS = ("tcp", "udp")
@@ -143,6 +143,29 @@ def _clear(node: Node) -> None:
     with node.map("node_port_nets") as nets:
         for key, _ in list(nets.items()):
             nets.delete(key)
+
+
+@FAMILY
+@pytest.mark.parametrize("policy", ["cluster", "local"])
+def test_a_prefix_of_another_node_over_pods_of_this_one(made: Bed, family: int, policy: str) -> None:
+    """A backend that is known to be here is not tunnelled away, though no prefix of its own says so."""
+    first = made.nodes[0]
+    backend = first.pods[0]
+    first.settings("--pod-prefix", "none")
+    before = first.event("tunnelled")
+    try:
+        wide = ("--address", "10.10.77.2", "--pod-prefix", "10.244.0.0/16", "--pod-prefix", "fd00:244::/32")
+        assert "has in it" in first.svc("nodes", "add", "wide", *wide).err
+        with serving(made, backend, external_policy=policy), backend.listen(8080, "udp", family) as listener:
+            talk(made.client, "udp", listener, (first.own(family), NODE_PORT))
+            explained = first.svc(
+                "explain", f"{place(first.own(family), NODE_PORT)}/udp", "--from", made.client.own(family)
+            )
+            assert "a workload of this node" in explained.out, explained.out
+        assert first.event("tunnelled") == before
+    finally:
+        first.svc("nodes", "delete", "wide")
+        first.settings(*(word for one in first.prefixes for word in ("--pod-prefix", one)))
 
 
 @BOTH

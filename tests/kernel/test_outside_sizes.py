@@ -13,7 +13,6 @@ from socket import AF_INET
 
 import pytest
 
-from svcctl.maps import enums
 from tests.lib.nodes import UPLINK, VIP, VIP6, Bed, at, backend_of, bed
 from tests.lib.outside import FAMILIES, datagrams, pattern, stream
 from tests.lib.pods import Namespace, batch, switch_offloads
@@ -163,7 +162,7 @@ def test_bulk_through_networks_of_1500_bytes(
     """No black hole either way: TCP learns by ICMP what passes, or, with the MSS clamped, is told from the beginning."""
     first, second = made.nodes
     for node in made.nodes:
-        node.configure(flags=enums.PACKET_CLAMP if clamp else 0)
+        node.settings("--clamp-mss" if clamp else "--no-clamp-mss")
     before = [node.event("too_big") for node in made.nodes]
     with offloads(made, how), remote(made, mode) as backend, backend.listen(8080, "tcp", family) as listener:
         try:
@@ -173,7 +172,7 @@ def test_bulk_through_networks_of_1500_bytes(
                 datagrams(made.client, udp, places(made, family)[0], bulk=1 << 18)
         finally:
             for node in made.nodes:
-                node.configure(flags=0)
+                node.settings("--no-clamp-mss")
     told = [node.event("too_big") - old for node, old in zip((first, second), before, strict=True)]
     assert bool(told[0]) == (not clamp)
     assert bool(told[1]) == (not clamp and mode == "tunnel")

@@ -264,8 +264,7 @@ def test_a_node_without_an_address(made: Bed, family: int) -> None:
     """No tunnel without both ends: counted as such, for this family only."""
     first = made.nodes[0]
     stranger = next(one for one in FAMILIES.values() if one != family)
-    none = {"address4" if family == AF_INET else "address6": bytes(16)}
-    before = first.configure(**none)
+    first.settings("--node-address", first.own(stranger))
     try:
         with asked(made, stranger) as (listener, where):
             talk(made.client, "udp", listener, where)
@@ -274,7 +273,7 @@ def test_a_node_without_an_address(made: Bed, family: int) -> None:
             assert refusal(made.client, "udp", family, place, 0.25) in ("silence", "refused")
             wait(lambda: first.drops("no_node") > lost)
     finally:
-        first.configure(address4=before.address4, address6=before.address6)
+        first.settings("--node-address", f"{first.address},{first.address6}")
 
 
 @FAMILY

@@ -8,7 +8,9 @@ by itself. All links are veths of 1500 bytes.
 from __future__ import annotations
 
 import contextlib
+import json
 import struct
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from socket import AF_INET, AF_INET6
@@ -17,12 +19,7 @@ from typing import Any
 from svcctl.bpf.map import Map
 from svcctl.maps import enums, packet_codec
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import (
-    PACKET_CONFIG,
-    FlowKey,
-    FlowValue,
-    PacketConfig,
-)
+from svcctl.maps.packet_layouts import FlowKey, FlowValue
 from svcctl.maps.service_layouts import NODE_KEY, NodeKey
 from svcctl.model.constants import IPV4
 from svcctl.model.node import number_for
@@ -146,32 +143,37 @@ class Node(Host):
         with Map.open_pinned(f"{self.state_dir}/{name}") as opened:
             yield opened
 
-    def meet(self, others: Iterable[Node]) -> None:
-        """Say to svcctl which nodes there are, their addresses and their pods', and which addresses its tunnels have.
+    def entry(self) -> dict[str, object]:
+        """As a file for all nodes has it."""
+        return {
+            "name": self.name,
+            "addresses": [self.address, self.address6],
+            "pod_prefixes": list(self.prefixes),
+        }
 
-        Its own pods' prefixes nobody says who has no Node object: their interfaces are attached as workloads'.
-        """
-        for other in others:
-            words = [f"--address={one}" for one in (other.address, other.address6)]
-            words += [f"--pod-prefix={one}" for one in other.prefixes]
-            self.svc("nodes", "add", other.name, *words)
-        self.svc("load", "--no-dispatcher", "--node-address", f"{self.address},{self.address6}")
+    def meet(self, nodes: Iterable[Node]) -> None:
+        """Say to svcctl which nodes there are, itself included: it knows by the addresses which one it is."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"version": 1, "nodes": [one.entry() for one in nodes]}, file)
+            file.flush()
+            self.svc("apply", "-f", file.name)
 
-    def configure(self, **fields: object) -> PacketConfig:
-        """Change fields of its packet_config; what they were before."""
-        with self.map("packet_config") as table:
-            before: PacketConfig = PACKET_CONFIG.unpack(table.lookup(bytes(4)) or b"")
-            table.update(bytes(4), PACKET_CONFIG.pack(before._replace(**fields)))  # type: ignore[arg-type]
-        return before
+    def numbers(self) -> dict[str, int]:
+        """Name -> number of the other nodes."""
+        return {one["node"]: one["number"] for one in self.svc("nodes", "-o", "json").json["nodes"]}
+
+    def settings(self, *words: object) -> None:
+        """What `load` says of packets."""
+        self.svc("load", "--no-dispatcher", *words)
 
     @contextlib.contextmanager
     def no_dsr(self, *prefixes: str) -> Iterator[None]:
         """Clients whose answers go back through the tunnel for the length of a block."""
-        self.svc("load", "--no-dispatcher", *(f"--no-dsr={one}" for one in prefixes))
+        self.settings(*(word for one in prefixes for word in ("--no-dsr", one)))
         try:
             yield
         finally:
-            self.svc("load", "--no-dispatcher", "--no-dsr=none")
+            self.settings("--no-dsr", "none")
 
     def flows(self) -> dict[FlowKey, FlowValue]:
         """Every entry that counts."""
@@ -327,7 +329,7 @@ def bed(*pods: int, mtu: int = 1500, pod_mtu: int = 1500, source_check: int = 1)
         for node in nodes:
             node.source_check(source_check)
             node.load()
-            node.meet(one for one in nodes if one is not node)
+            node.meet(nodes)
         made = Bed(hosts[0], hosts[1], nodes)
         if nodes:
             made.route(nodes[0])

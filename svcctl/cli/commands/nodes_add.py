@@ -54,12 +54,15 @@ def command(
     Packets from outside for backends at its addresses or in its pod prefixes go there through a tunnel (VXLAN), and
     packets that come out of a tunnel are taken from known nodes only. The node must know this one, too, and a tunnel
     of a family needs an address of that family at both ends: 'svcctl load --node-address' says this one's.
-    One that has an owner, as 'svcctl nodes' shows it, is changed with --take-over only.
+    A prefix may have addresses of other nodes, or of backends here, in it: the closest prefix counts, and a backend
+    that is known to be on this node stays here. A node that has an owner, as 'svcctl nodes' shows it, is changed with
+    --take-over only.
     """
     from svcctl.cli.access import planning
     from svcctl.cli.node_params import change_of
     from svcctl.model.node import by_hand, claims, node_of, refuse_claimed
     from svcctl.state import nodes
+    from svcctl.state.node_overlaps import present, texts
 
     want = node_of(name, addresses, pod_prefixes, zone or "")
     with planning(env) as (state, writer):
@@ -73,6 +76,9 @@ def command(
             with writer.changing():
                 nodes.write(writer, changes)
         missing = nodes.missing_ends(state, want)
+        overlapping = texts(present(state, changed=want))
     env.emit_changes([change_of(step)])
     for text in missing:
         env.notice(text)
+    for subject, text in overlapping:
+        env.warn(f"{subject}: {text}")

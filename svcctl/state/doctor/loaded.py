@@ -271,6 +271,7 @@ LOADED: dict[str, Callable[[Probe, Reader], Line]] = {
     "balancer": balancer.attachment,
     "interfaces": _interfaces,
     "tunnels": tunnels.tunnels,
+    "pod prefixes": tunnels.pod_prefixes,
     "forwarding": tunnels.forwarding,
     "source ports": tunnels.source_ports,
     "group access": _group,

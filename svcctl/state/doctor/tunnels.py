@@ -131,6 +131,20 @@ def _other_family(name: str, reader: Reader, port: int) -> Line | None:
     return None
 
 
+def pod_prefixes(probe: Probe, reader: Reader) -> Line:
+    """Whether the nodes' prefixes are apart from each other and from what is on this node."""
+    name = "pod prefixes"
+    if not reader.has_half(catalog.PACKETS):
+        return Line(name, OK, "the packet path was never attached")
+    from svcctl.state.node_overlaps import present, texts
+
+    found = texts(present(reader))
+    if not found:
+        return Line(name, OK, "each node's are its own")
+    text = "; ".join(f"{subject}: {text}" for subject, text in found)
+    return Line(name, WARN, text, "'svcctl nodes add' gives a node narrower ones")
+
+
 def _some(texts: list[str]) -> str:
     texts = sorted(texts)
     more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
