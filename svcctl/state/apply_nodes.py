@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from svcctl.maps import catalog
-from svcctl.model.desired import NOTE, WARNING, Notice
+from svcctl.model.desired import NATIVE, NOTE, WARNING, Notice
 from svcctl.model.node import OwnNode
 from svcctl.model.node_plan import HaveNodes, NodePlan, plan_nodes
 from svcctl.model.prefix import format_address
@@ -49,7 +49,6 @@ NO_NODES = Notice(
     "nodes",
     "not kept, as there is no packet path: 'svcctl load --node-address' or 'svcctl attach dev' makes it",
 )
-NO_SETTINGS = NO_NODES._replace(subject="settings")
 
 
 def plan_of(
@@ -60,11 +59,14 @@ def plan_of(
     prune: bool = False,
     take_over: bool = False,
 ) -> Planned:
-    """Plan the nodes that inputs ask for. Raises Conflict, UsageProblem, Full."""
+    """Plan the nodes that inputs ask for. Raises Conflict, UsageProblem, Full, NotLoaded."""
     from svcctl.state import nodes
 
     says = any(each.nodes or each.says_nodes for each in desired)
     if not state.has_half(catalog.PACKETS):
+        # What is for this very node, and is not kept, would be missing in the next `save` as well.
+        if any(node.own for each in desired if each.kind == NATIVE for node in each.nodes):
+            nodes.need_nodes(state)
         lost = any(not node.own for each in desired for node in each.nodes)
         table = nodes.read_table(state) if state.has_half(catalog.BALANCER) else {}
         return Planned(NodePlan(), None, OwnNode(), table, (NO_NODES,) if lost else ())
@@ -109,15 +111,15 @@ def _changes(state: State, there: Nodes, plan: NodePlan, nets: NetChanges | None
 
 
 def plan_settings(state: State, desired: Sequence[Desired]) -> tuple[PacketPlan | None, tuple[Notice, ...]]:
-    """What the settings that inputs ask for change, and what there is to know. Raises Full, UsageProblem."""
+    """What the settings that inputs ask for change, and what there is to know. Raises Full, UsageProblem, NotLoaded."""
     asked = [each.settings for each in desired if each.settings is not None and not each.settings.is_empty]
     if not asked:
         return None, ()
-    if not state.has_half(catalog.PACKETS):
-        return None, (NO_SETTINGS,)
+    from svcctl.state.nodes import need_nodes
     from svcctl.state.packets import PacketOptions, plan_packets
     from svcctl.state.tunnel_settings import remarks
 
+    need_nodes(state)
     (settings,) = asked
     plan = plan_packets(state, PacketOptions(settings=settings))
     changes = plan.config_changes or plan.no_dsr is not None

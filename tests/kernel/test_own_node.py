@@ -236,10 +236,12 @@ def test_settings_of_a_file(state: World, tmp_path: Path) -> None:
         assert "settings" in apply(tmp_path, settings=wrong, code=2).err
 
 
-def test_without_a_packet_path_settings_are_not_kept(world: World, tmp_path: Path) -> None:
+def test_what_is_for_this_node_needs_a_packet_path(world: World, tmp_path: Path) -> None:
+    """A restore that cannot bring it back fails, and the file is kept."""
     svc("load", "--max-bindings", 100, "--max-destinations", 8)
-    done = apply(tmp_path, settings={"tunnel_port": 4790}, nodes=[{"name": "x", "own": True}])
-    assert "settings: not kept, as there is no packet path" in done.err
+    for document in ({"settings": {"tunnel_port": 4790}}, {"nodes": [{"name": "x", "own": True}]}):
+        assert "there is no packet path" in apply(tmp_path, code=3, **document).err
+    assert "not kept" in apply(tmp_path, nodes=NODES).err
 
 
 def test_what_load_says_of_a_loaded_state(state: World) -> None:

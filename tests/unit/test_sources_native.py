@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from svcctl.model.binding import Binding
 from svcctl.model.desired import NATIVE, Desired, Node
+from svcctl.model.packet_settings import PacketSettings
 from svcctl.model.prefix import parse_address, parse_prefix
 from svcctl.model.service import (
     IN_BOTH,
@@ -34,7 +35,7 @@ from svcctl.model.service_endpoint import (
     parse_backend,
     parse_frontend,
 )
-from svcctl.model.sources import native, native_nodes, native_services
+from svcctl.model.sources import native, native_nodes, native_services, native_settings
 from svcctl.model.sources.detect import read_inputs
 from svcctl.model.sources.options import Options
 from svcctl.model.sources.problem import InputProblem
@@ -87,10 +88,10 @@ def test_everything_that_can_be_said() -> None:
         (parse_prefix("198.51.100.0/24"), parse_prefix("2001:db8:ffff::/48")),
         (*fronts, *node_port_frontends(fronts, 30080)),
         (
-            Member(parse_backend("10.1.0.1:8080")),
+            Member(parse_backend("10.1.0.1:8080"), local=None),
             Member(parse_backend("10.1.0.2:8080"), 2, local=True),
             Member(parse_backend("10.1.0.3:8080"), 3, DRAINING, True, sets=IN_CLUSTER),
-            Member(parse_backend("[2001:db8:1::1]:8080"), state=2),
+            Member(parse_backend("[2001:db8:1::1]:8080"), state=2, local=None),
         ),
         health_port=30081,
         local_ready=2,
@@ -146,7 +147,7 @@ B = "version: 1\nbindings:\n- {label: a, prefix: '::/0', port: 1, protocol: tcp}
         ("version: 2\nservices: []", "$.version", 1, "expected 1, got 2"),
         ("version: '1'\nservices: []", "$.version", 1, "expected 1, got '1'"),
         ("version: true\nservices: []", "$.version", 1, "expected 1, got true"),
-        ("version: 1", "$", 1, 'has no "services", "bindings" or "nodes"'),
+        ("version: 1", "$", 1, 'has no "services", "bindings", "nodes" or "settings"'),
         ("services: []", "$", 1, '"version" is missing'),
         ("version: 1\nservices: {}", "$.services", 2, "expected an array, got an object"),
         ("version: 1\nservices:\n", "$.services", 2, "expected an array, got null"),
@@ -286,11 +287,24 @@ NODES = (
 )
 
 
+OWN_NODE = Node(
+    "me", (), (parse_prefix("10.244.9.0/24"),), own=True, owner="", by_hand=("addresses", "pod_prefixes")
+)
+SETTINGS = PacketSettings(
+    tunnel_port=4790,
+    tunnel_mtu=1400,
+    clamp=True,
+    ports=(21000, 21999),
+    no_dsr=(parse_prefix("192.0.2.0/24"), parse_prefix("2001:db8::/32")),
+)
+
+
 def state_of(
     services: Iterable[Service],
     bindings: tuple[Binding, ...] | None,
     owners: list[str],
     nodes: tuple[Node, ...],
+    settings: PacketSettings | None,
 ) -> Desired:
     named = {
         each.key(): owner for each, owner in zip(bindings or (), owners, strict=False) if owner != NATIVE
@@ -303,6 +317,7 @@ def state_of(
         binding_owners=named,
         nodes=nodes,
         says_nodes=bool(nodes),
+        settings=settings,
     )
 
 
@@ -313,7 +328,8 @@ desired_states = st.builds(
     ),
     st.none() | st.lists(model_values.bindings, unique_by=lambda each: each.key(), max_size=4).map(tuple),
     st.lists(st.sampled_from(["", NATIVE, "kubernetes"]), min_size=4, max_size=4),
-    st.sampled_from(((), NODES, NODES[1:])),
+    st.sampled_from(((), NODES, NODES[1:], (*NODES, OWN_NODE))),
+    st.sampled_from((None, SETTINGS, PacketSettings(no_dsr=(), clamp=False))),
 )
 
 
@@ -335,6 +351,9 @@ def test_nodes() -> None:
     [
         ("{name: b}", "addresses"),
         ("{name: b, addresses: []}", "has no address"),
+        ("{name: b, own: false}", "addresses"),
+        ("{name: b, own: 1, addresses: [192.0.2.1]}", "true or false"),
+        ("{name: b, addresses: [192.0.2.1], by_hand: [zone]}", "expected addresses or pod_prefixes"),
         ("{name: b, addresses: [192.0.2.0/24]}", "without a mask"),
         ("{name: b, addresses: [127.0.0.1]}", "no node can be reached there"),
         ("{name: b, addresses: [192.0.2.1], pod_prefixes: ['::/0']}", "all there is"),
@@ -346,6 +365,22 @@ def test_nodes() -> None:
 def test_nodes_that_cannot_be(text: str, says: str) -> None:
     with pytest.raises(InputProblem, match=says):
         nodes_of(text)
+
+
+def test_settings_of_several_documents_agree() -> None:
+    text = "---\nversion: 1\nsettings: {tunnel_port: 4790}\n---\nversion: 1\nsettings: {clamp_mss: true}\n"
+    assert read(text).settings == PacketSettings(tunnel_port=4790, clamp=True)
+    assert read("version: 1\nservices: []").settings is None
+    with pytest.raises(InputProblem, match="an earlier document has another one"):
+        read(text, "version: 1\nsettings: {tunnel_port: 4791}")
+
+
+def test_which_node_this_is_can_be_said() -> None:
+    text = "version: 1\nnodes: [{name: a, addresses: [192.0.2.1]}, {name: b, own: true}]"
+    assert [(one.name, one.own) for one in read(text).nodes] == [("a", False), ("b", True)]
+    said = read(text, options=Options(node="a", node_said=True)).nodes
+    assert [one.own for one in said] == [True, True]
+    assert not read(text, options=Options(node="a")).nodes[0].own
 
 
 def normal(desired: Desired) -> Desired:
@@ -464,7 +499,13 @@ def test_what_is_accepted_fits_the_schema(text: str) -> None:
         {"bindings": [{"label": "a", "prefix": "::/0"}]},
         {"nodes": [{"name": "a"}]},
         {"nodes": [{"name": "a", "addresses": []}]},
+        {"nodes": [{"name": "a", "own": False}]},
+        {"nodes": [{"name": "a", "own": True, "by_hand": ["zone"]}]},
         {"nodes": [{"name": "a", "addresses": ["192.0.2.1"], "number": 1}]},
+        {"settings": {"tunnel_port": 0}},
+        {"settings": {"tunnel_mtu": 575}},
+        {"settings": {"snat_ports": "1-2"}},
+        {"settings": {"clamp": True}},
         {"bindings": [{"label": "a", "prefix": "::/0", "port": 65536}]},
         {"bindings": [{"label": "a", "prefix": "::/0", "port": 1, "protocol": "sctp"}]},
     ],
@@ -481,13 +522,15 @@ def test_the_schema_knows_every_key() -> None:
     assert set(SCHEMA["properties"]) == set(native.KEYS)
     assert set(definitions["service"]["properties"]) == native_services.KEYS
     assert set(definitions["node"]["properties"]) == set(native_nodes.KEYS)
+    assert set(definitions["settings"]["properties"]) == set(native_settings.KEYS)
     assert set(definitions["backend"]["anyOf"][1]["properties"]) == native_services.BACKEND_KEYS
     assert set(definitions["frontend"]["anyOf"][1]["properties"]) == native_services.FRONTEND_KEYS
 
 
 def test_the_manual_names_every_key() -> None:
     text = (Path(ROOT) / "man" / "svcctl.5").read_text()
-    for key in (*native.KEYS, *native_nodes.KEYS, *native_services.KEYS, *native_services.BACKEND_KEYS):
+    nodes = (*native_nodes.KEYS, *native_settings.KEYS)
+    for key in (*native.KEYS, *nodes, *native_services.KEYS, *native_services.BACKEND_KEYS):
         assert f"\\fB{key}\\fR" in text, key
 
 
