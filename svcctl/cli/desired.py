@@ -139,12 +139,10 @@ def _nodes(everything: Everything) -> list[dict[str, Any]]:
     ]
     own, restore = everything.own, everything.restore
     if own is not None and (own.ends or (restore and (own.name or own.pod_prefixes))):
-        from svcctl.state.own_node import host_name
-
         given = (("addresses", own.ends_by_hand), ("pod_prefixes", own.pods_by_hand))
         found.append(
             node_entry(
-                own.name or host_name() or "localhost",
+                _own_name(own.name, {one.name for one in everything.nodes}),
                 own.ends,
                 own.pod_prefixes,
                 own.zone,
@@ -155,6 +153,14 @@ def _nodes(everything: Everything) -> list[dict[str, Any]]:
             )
         )
     return sorted(found, key=lambda entry: str(entry["name"]))
+
+
+def _own_name(said: str, taken: set[str]) -> str:
+    """This node's name: what was said, or the host's, unless another node has it."""
+    from svcctl.state.own_node import host_name
+
+    names = (said, host_name(), *(f"this-node-{number}" for number in range(len(taken) + 1)))
+    return next(name for name in names if name and name not in taken)
 
 
 def _services(everything: Everything) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ def change_settings(env: Env, asked: PacketSettings, *, exists: bool = True) -> 
     """
     from svcctl.cli.access import planning
     from svcctl.maps.catalog import PACKETS
-    from svcctl.state.own_node import plan_own, write_changes
+    from svcctl.state.own_node import plan_own, unmarked, write_changes
     from svcctl.state.packets import PacketOptions, apply_packets, plan_packets
     from svcctl.state.tunnel_settings import refuse_settings, remarks
 
@@ -37,6 +37,13 @@ def change_settings(env: Env, asked: PacketSettings, *, exists: bool = True) -> 
                     own = plan_own(writer, asked)  # of a packet path that was just made, too
                     write_changes(writer, own)
         notices = remarks(state, asked)
+        if own is not None and own.changes:
+            count = unmarked(state, asked.pod_prefixes or ())
+            if count:
+                notices.append(
+                    f"{count} backend{'' if count == 1 else 's'} in these prefixes not known to be on this node:"
+                    " 'svcctl backend set SERVICE BACKEND,local' says so"
+                )
     for text in notices:
         env.notice(text)
     changed = plan.changes or (own is not None and own.changes)

@@ -123,6 +123,33 @@ def plan_own(state: State, asked: PacketSettings) -> OwnChanges:
     return OwnChanges(have, want, nodes.plan(state, there, (), own_pods=want.pod_prefixes))
 
 
+def refuse_own_name(state: State, name: str) -> None:
+    """Raise Conflict if somebody said that this node is called so."""
+    if layouts.text(read_value(state).name) == name:
+        raise Conflict(
+            f"node {name!r}: this node has the name", hint="'svcctl load --node-name' gives it another one"
+        )
+
+
+def unmarked(state: State, pods: Iterable[Prefix]) -> int:
+    """How many backends in this node's pods' prefixes are not known to be on this node."""
+    from svcctl.maps import catalog
+    from svcctl.model.prefix import covers
+    from svcctl.state.services import read_all
+
+    prefixes = list(pods)
+    if not prefixes or not state.has_half(catalog.BALANCER):
+        return 0
+    return len(
+        {
+            member.backend
+            for one in read_all(state).values()
+            for member in one.service.members
+            if not member.local and any(covers(each, *member.backend[:2]) for each in prefixes)
+        }
+    )
+
+
 def _refuse(there: Nodes, want: OwnNode) -> None:
     hint = "'svcctl nodes delete' removes that one"
     if want.name in there.nodes:

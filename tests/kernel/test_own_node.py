@@ -113,9 +113,15 @@ def test_prefixes_and_a_name_by_hand(state: World) -> None:
         "this node's own pod prefix"
         in svc("nodes", "add", "c", "--address", "192.0.2.13", "--pod-prefix", PODS, code=6).err
     )
+    assert "this node has the name" in svc("nodes", "add", "n1", "--address", "192.0.2.13", code=6).err
     load("--pod-prefix", "none")
     assert own()["pod_prefixes"] is None
     assert element(PODS) is None
+    svc(*SERVICE, "--backend", "10.244.1.9:80")
+    try:
+        assert "1 backend in these prefixes not known to be on this node" in load("--pod-prefix", PODS).err
+    finally:
+        svc("service", "delete", "web")
 
 
 def test_a_hand_is_not_overruled_by_a_node_object(state: World, tmp_path: Path) -> None:

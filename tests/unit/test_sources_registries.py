@@ -47,7 +47,7 @@ def test_the_samples() -> None:
     (desired,) = read_inputs(inputs, Options(node="node-a"))
     assert desired.kind == desired.owner == "native"
     assert members(desired) == {
-        "10.2.0.9:9200": (1, "active", False),
+        "10.2.0.9:9200": (1, "active", None),
         "10.2.0.11:9200": (5, "active", True),
         "10.2.0.2:9200": (2, "active", False),
         "[2001:db8:2::13]:9200": (1, "draining", False),
@@ -99,7 +99,7 @@ def test_the_file_comes_first_and_an_address_counts_once() -> None:
         instance("10.2.0.2", 80, "passing"),
     ]
     desired = read(answer, consul="web", backends=["10.2.0.2:80,weight=9"])
-    assert members(desired) == {"10.2.0.2:80": (9, "active", False), "10.2.0.1:80": (1, "active", False)}
+    assert members(desired) == {"10.2.0.2:80": (9, "active", None), "10.2.0.1:80": (1, "active", False)}
 
 
 def test_several_answers_are_one() -> None:

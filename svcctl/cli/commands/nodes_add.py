@@ -63,6 +63,7 @@ def command(
     from svcctl.model.node import by_hand, claims, node_of, refuse_claimed
     from svcctl.state import nodes
     from svcctl.state.node_overlaps import present, texts
+    from svcctl.state.own_node import refuse_own_name
 
     want = node_of(name, addresses, pod_prefixes, zone or "")
     with planning(env) as (state, writer):
@@ -70,6 +71,7 @@ def command(
         have = nodes.read(state)
         others = claims(one for one in have.nodes.values() if one.name != name)
         refuse_claimed(want, others, nodes.own_prefixes(state, have))
+        refuse_own_name(state, name)
         step = by_hand(want, have.nodes.get(name), take_over=take_over)
         changes = nodes.plan(state, have, [step])
         if writer is not None and changes is not None:
