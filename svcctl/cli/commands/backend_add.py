@@ -26,7 +26,7 @@ def command(env: Env, service: str, backends: tuple[BackendSpec, ...]) -> None:
 
     New connections may go there at once. The whole set is switched at one stroke. Where it is not said by local or
     local=no, a backend is on this node if its address is the node's or in its pods' prefixes, or if it is no known
-    node's and the route to it leads to an interface that is attached as a workload's.
+    node's own and the route to it leads to an interface that is attached as a workload's.
     """
     from svcctl.cli.service_commands import change_service
     from svcctl.model.service_edit import add_backends
