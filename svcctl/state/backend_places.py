@@ -9,7 +9,10 @@ from svcctl.maps import catalog, enums
 from svcctl.maps.packet_layouts import DEVICE
 from svcctl.model.constants import IPV4
 from svcctl.model.prefix import mask_address
+from svcctl.model.service import Member
 from svcctl.model.service_endpoint import is_loopback
+
+_new = tuple.__new__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +57,8 @@ class Places:
         """
         found = self._known.get(address)
         if found is None:
-            found = self._known[address] = not is_loopback(family, address) and self._find(family, address)
+            found = self._find(family, address) and not is_loopback(family, address)
+            self._known[address] = found
         return found
 
     def _find(self, family: int, address: bytes) -> bool:
@@ -147,16 +151,14 @@ def placed(state: State, desired: Sequence[Desired], table: Mapping[bytes, int])
 
 
 def _with_members(service: Service, here: Places) -> Service:
-    if all(member.local is not None for member in service.members):
-        return service
-    return service._replace(
-        members=tuple(
-            member._replace(local=here.is_here(member.backend.family, member.backend.address))
-            if member.local is None
-            else member
-            for member in service.members
-        )
-    )
+    members = []
+    for member in service.members:
+        backend, weight, state, local, since_ns, until_ns, sets = member
+        if local is None:  # of a hundred thousand it matters how one is made
+            local = here.is_here(backend[0], backend[1])
+            member = _new(Member, (backend, weight, state, local, since_ns, until_ns, sets))
+        members.append(member)
+    return service._replace(members=tuple(members))
 
 
 def said_places(state: State, services: Iterable[Service], *, restore: bool) -> tuple[Service, ...]:
