@@ -18,6 +18,9 @@ from tests.lib.servers import SLOWNESS
 from tests.lib.world import World
 from tests.lib.world import world as new_world
 
+# A user's shell has not got it, and what is written late or twice shows only without.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 TESTS = Path(__file__).parent
 ROOMS = ("unit", "abi", "cli", "kernel", "matrix", "bench")
 REQUIRED = frozenset(filter(None, os.environ.get("SVCCTL_REQUIRE", "").split(",")))

@@ -102,9 +102,12 @@ SCRIPTS = {"svcctl.bash": BASH, "_svcctl": ZSH, "svcctl.fish": FISH}
 def answer(shell: str, args: Sequence[str]) -> int:
     """Print the candidates for one key press. Never prints an error: the user is in the middle of a line."""
     try:
-        lines = list(candidates(shell, args))
-        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+        text = "".join(line + "\n" for line in candidates(shell, args))
+        # Without a buffer: what could not be written would be tried again, and complained of, at the end.
+        with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:
+            left = memoryview(text.encode("utf-8", "surrogateescape"))
+            while left:
+                left = left[out.write(left) :]
     except Exception:
         return Exit.FAILURE
     return Exit.OK

@@ -163,6 +163,7 @@ def compile_objects(root: Path, out: Path, names: tuple[str, ...] = ("state", "d
         clang(),
         "-g",
         "-O2",
+        "-fno-strict-aliasing",
         "-mcpu=v3",
         "-target",
         SUFFIX,
