@@ -159,6 +159,9 @@ static __always_inline int parse_transport(struct __sk_buff *skb,
 	struct tcp_header copy;
 	__u32 length = UDP_HEADER;
 
+	/* A compiler that knows where `at` comes from asks there again, where
+	 * the verifier does not see it. */
+	asm volatile("" : "+r"(at));
 	if (at && at + TCP_HEADER <= packet_end(skb))
 		return parse_ports(p, at);
 	if (p->key.protocol == IPPROTO_TCP)
