@@ -30,6 +30,9 @@ HELPERS = {
 STEPS = frozenset({"load", "upgrade", "kill"})
 """What every half must be taken through as well, in every kernel."""
 
+LEFT_IN = frozenset({"icmp_tunnel: helper tail_call", "icmp_tunnel: map prog_array"})
+"""What clang 14 leaves in, behind a condition that never holds, and later ones leave out: nothing can run it."""
+
 
 def used(program: Program, maps: dict[str, MapSpec]) -> set[str]:
     """The lines of one program."""
