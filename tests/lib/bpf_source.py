@@ -53,7 +53,17 @@ def compile_program(name: str, directory: Path) -> str:
     """Compile tests/bpf/`name`.bpf.c as the objects of svcctl are compiled; the path of the result."""
     source, made = ROOT / f"tests/bpf/{name}.bpf.c", directory / f"{name}.bpf.o"
     machine = os.uname().machine
-    flags = ["-g", "-O2", "-fno-strict-aliasing", "-mcpu=v3", "-Wall", "-Wno-unused-parameter", "-target", "bpf", "-Ibpf/include"]
+    flags = [
+        "-g",
+        "-O2",
+        "-fno-strict-aliasing",
+        "-mcpu=v3",
+        "-Wall",
+        "-Wno-unused-parameter",
+        "-target",
+        "bpf",
+        "-Ibpf/include",
+    ]
     done = subprocess.run(
         [clang(), *flags, f"-I/usr/include/{machine}-linux-gnu", "-c", str(source), "-o", str(made)],
         cwd=ROOT, capture_output=True, text=True, check=False,
