@@ -20,7 +20,8 @@ class PacketSettings(Record):
     """What was asked for; None: as it is.
 
     `addresses` are (family, 16 bytes), none of them: no tunnels; `ports` are the first and last source port; `no_dsr`
-    are prefixes of clients. `pod_prefixes` and `node_name` are this node's.
+    are prefixes of clients. `pod_prefixes` and `node_name` are this node's. `keep_flows`: TCP whose backend was deleted
+    goes on; `reset_unknown`: TCP to a service that belongs to no connection is answered with RST.
     """
 
     addresses: tuple[tuple[int, bytes], ...] | None = None
@@ -31,6 +32,8 @@ class PacketSettings(Record):
     no_dsr: tuple[Prefix, ...] | None = None
     pod_prefixes: tuple[Prefix, ...] | None = None
     node_name: str | None = None
+    keep_flows: bool | None = None
+    reset_unknown: bool | None = None
 
     @property
     def is_empty(self) -> bool:

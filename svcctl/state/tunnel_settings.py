@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 NODE_PORTS = (30_000, 32_767)
 """Ports that Kubernetes takes for node ports unless it is told otherwise."""
+SWITCHES = {
+    "clamp": enums.PACKET_CLAMP,
+    "keep_flows": enums.PACKET_KEEP,
+    "reset_unknown": enums.PACKET_RESET_UNKNOWN,
+}
+"""Field of the settings -> flag in `packet_config`."""
 
 
 def with_addresses(
@@ -53,9 +59,12 @@ def with_settings(config: PacketConfig, asked: PacketSettings) -> PacketConfig:
         fields["tunnel_port"] = asked.tunnel_port
     if asked.tunnel_mtu is not None:
         fields["tunnel_mtu"] = asked.tunnel_mtu
-    if asked.clamp is not None:
-        flags = config.flags & ~enums.PACKET_CLAMP
-        fields["flags"] = flags | enums.PACKET_CLAMP if asked.clamp else flags
+    flags = config.flags
+    for name, flag in SWITCHES.items():
+        on = getattr(asked, name)
+        if on is not None:
+            flags = flags | flag if on else flags & ~flag
+    fields["flags"] = flags
     if asked.ports is not None:
         first, last = asked.ports
         fields.update(first_port=first, ports=last - first + 1)
@@ -77,10 +86,11 @@ def not_default(state: State) -> PacketSettings | None:
     config = read_config(state)
     clients = tuple(no_dsr(state, config))
     first, count = config.first_port, config.ports
+    switched: dict[str, Any] = {name: True for name, flag in SWITCHES.items() if config.flags & flag}
     found = PacketSettings(
         tunnel_port=config.tunnel_port if config.tunnel_port != DEFAULTS.tunnel_port else None,
         tunnel_mtu=config.tunnel_mtu or None,
-        clamp=True if config.flags & enums.PACKET_CLAMP else None,
+        **switched,
         ports=(first, first + count - 1) if (first, count) != (DEFAULTS.first_port, DEFAULTS.ports) else None,
         no_dsr=clients or None,
     )
@@ -215,6 +225,8 @@ def words(config: PacketConfig, opted_out: Iterable[Prefix] = ()) -> dict[str, s
         "tunnel port": str(config.tunnel_port),
         "tunnel mtu": str(config.tunnel_mtu or "the interface's"),
         "clamp mss": "yes" if config.flags & enums.PACKET_CLAMP else "no",
+        "keep flows": "yes" if config.flags & enums.PACKET_KEEP else "no",
+        "reset unknown": "yes" if config.flags & enums.PACKET_RESET_UNKNOWN else "no",
         "source ports": f"{config.first_port}-{config.first_port + config.ports - 1}",
         "no dsr": ", ".join(format_prefix(*each) for each in opted_out) or "nobody",
     }
@@ -229,6 +241,8 @@ def values(config: PacketConfig, opted_out: Iterable[Prefix]) -> dict[str, Any]:
         "port": config.tunnel_port,
         "mtu": config.tunnel_mtu or None,
         "clamp_mss": bool(config.flags & enums.PACKET_CLAMP),
+        "keep_flows": bool(config.flags & enums.PACKET_KEEP),
+        "reset_unknown": bool(config.flags & enums.PACKET_RESET_UNKNOWN),
         "source_ports": [config.first_port, config.first_port + config.ports - 1],
         "no_dsr": [format_prefix(*each) for each in opted_out],
     }

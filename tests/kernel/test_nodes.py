@@ -153,12 +153,15 @@ def test_settings(state: World) -> None:
     done = svc(
         "load", "--no-dispatcher", "--node-address", f"{OWN},{OWN6}", "--tunnel-port", 4790, "--tunnel-mtu", 1400,
         "--clamp-mss", "--snat-ports", "21000-21999", "--no-dsr", "198.51.100.0/24", "--no-dsr", "2001:db8:9::/48",
+        "--keep-flows", "--reset-unknown",
     )  # fmt: skip
     assert "tunnel port 4789 -> 4790" in done.out
     now = config()
     assert (now.address4, now.address6) == (parse_address(OWN)[1], parse_address(OWN6)[1])
     assert (now.tunnel_port, now.tunnel_mtu, now.first_port, now.ports) == (4790, 1400, 21000, 1000)
-    assert now.flags == enums.PACKET_CLAMP | enums.PACKET_ADDRESS_BY_HAND
+    switched = enums.PACKET_CLAMP | enums.PACKET_KEEP | enums.PACKET_RESET_UNKNOWN
+    assert now.flags == switched | enums.PACKET_ADDRESS_BY_HAND
+    assert "keep flows no -> yes" in done.out
     with open_reader(Place()) as reader:
         assert tunnel_settings.no_dsr(reader, now) == clients("198.51.100.0/24", "2001:db8:9::/48")
     assert svc("check").out == "no problems found\n"
@@ -176,7 +179,9 @@ def test_settings(state: World) -> None:
     assert generation() == before
     twice = ("--no-dsr", "198.51.100.0/24", "--no-dsr", "198.51.100.9/24")
     assert "-> 198.51.100.0/24)" in svc("load", "--no-dispatcher", *twice).out
-    svc("load", "--no-dispatcher", "--no-dsr", "none", "--no-clamp-mss")
+    svc("load", "--no-dispatcher", "--no-reset-unknown")
+    assert config().flags == now.flags & ~enums.PACKET_RESET_UNKNOWN
+    svc("load", "--no-dispatcher", "--no-dsr", "none", "--no-clamp-mss", "--no-keep-flows")
     now = config()
     assert (now.no_dsr, now.flags, now.tunnel_port) == (0, enums.PACKET_ADDRESS_BY_HAND, 4790)
     assert svc("check").out == "no problems found\n"
@@ -392,6 +397,8 @@ def test_status(state: World) -> None:
         "by_hand": True,
         "port": 4789,
         "clamp_mss": True,
+        "keep_flows": False,
+        "reset_unknown": False,
         "source_ports": [20000, 29999],
         "no_dsr": ["198.51.100.0/24"],
     }

@@ -138,6 +138,7 @@ def test_export_is_for_any_node_and_save_for_this_one(state: World, tmp_path: Pa
     load(
         "--node-address", OWN, "--pod-prefix", PODS, "--node-name", "a", "--tunnel-port", 4790, "--clamp-mss"
     )
+    load("--keep-flows", "--reset-unknown")
     load("--snat-ports", "21000-21999", "--no-dsr", "198.51.100.0/24", "--tunnel-mtu", 1400)
     svc("nodes", "add", "b", "--address", "192.0.2.12", "--pod-prefix", "10.244.2.0/24")
     places = ("10.244.1.9:80", "10.244.2.9:80", f"{OWN}:80", "10.99.0.1:80,local", "10.244.1.8:80,local=no")
@@ -148,6 +149,8 @@ def test_export_is_for_any_node_and_save_for_this_one(state: World, tmp_path: Pa
             "tunnel_port": 4790,
             "tunnel_mtu": 1400,
             "clamp_mss": True,
+            "keep_flows": True,
+            "reset_unknown": True,
             "snat_ports": "21000-21999",
             "no_dsr": ["198.51.100.0/24"],
         }
@@ -212,7 +215,8 @@ def forget() -> None:
     svc("nodes", "delete", *[one["node"] for one in listed()])
     load(
         "--node-address", "none", "--tunnel-port", 4789, "--tunnel-mtu", 0, "--no-clamp-mss", "--snat-ports",
-        "20000-29999", "--no-dsr", "none", "--pod-prefix", "none", "--node-name", "none",
+        "20000-29999", "--no-dsr", "none", "--pod-prefix", "none", "--node-name", "none", "--no-keep-flows",
+        "--no-reset-unknown",
     )  # fmt: skip
     assert "nodes" not in svc("export").json
 
@@ -235,6 +239,8 @@ def test_settings_of_a_file(state: World, tmp_path: Path) -> None:
         {"snat_ports": "5-4"},
         {"no_dsr": ["x"]},
         {"clamp_mss": 1},
+        {"keep_flows": "yes"},
+        {"reset_unknown": None},
         {"node_address": OWN},
         [],
     )

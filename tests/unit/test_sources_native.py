@@ -294,6 +294,8 @@ SETTINGS = PacketSettings(
     tunnel_port=4790,
     tunnel_mtu=1400,
     clamp=True,
+    keep_flows=True,
+    reset_unknown=True,
     ports=(21000, 21999),
     no_dsr=(parse_prefix("192.0.2.0/24"), parse_prefix("2001:db8::/32")),
 )

@@ -95,6 +95,16 @@ if TYPE_CHECKING:
     help="Clients that are answered through the tunnel whatever a service says; may be repeated [none].",
 )
 @option(
+    "--keep-flows/--no-keep-flows",
+    default=None,
+    help="Let TCP connections whose backend was deleted go on, or reset them [reset].",
+)
+@option(
+    "--reset-unknown/--no-reset-unknown",
+    default=None,
+    help="Reset TCP to a service that belongs to no known connection, or let it by [let by].",
+)
+@option(
     "--timeout",
     "timeouts",
     type=TIMEOUT,
@@ -118,6 +128,8 @@ def command(
     clamp_mss: bool | None,
     snat_ports: tuple[int, int] | None,
     no_dsr: tuple[Prefix | str, ...],
+    keep_flows: bool | None,
+    reset_unknown: bool | None,
     timeouts: tuple[tuple[str, int], ...],
 ) -> None:
     """Make the state directory of the network namespace and attach the dispatcher to it.
@@ -141,6 +153,8 @@ def command(
         _prefixes("--no-dsr", no_dsr),
         _prefixes("--pod-prefix", pod_prefix),
         node_name,
+        keep_flows,
+        reset_unknown,
     )
     # Whoever changes settings of what is loaded is told of those.
     about_settings = bool(timeouts) or not asked.is_empty

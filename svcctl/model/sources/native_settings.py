@@ -15,7 +15,9 @@ from svcctl.model.packet_settings import (
 from svcctl.model.prefix import format_prefix, parse_prefix
 from svcctl.model.sources.fields import Fields
 
-KEYS = ("tunnel_port", "tunnel_mtu", "clamp_mss", "snat_ports", "no_dsr")
+SWITCHES = {"clamp_mss": "clamp", "keep_flows": "keep_flows", "reset_unknown": "reset_unknown"}
+"""Key -> field of those that are on or off."""
+KEYS = ("tunnel_port", "tunnel_mtu", "snat_ports", "no_dsr", *SWITCHES)
 _KEY = "settings"
 
 
@@ -47,8 +49,9 @@ def _values(inside: Fields) -> dict[str, tuple[str, Any]]:
         if not is_tunnel_mtu(mtu):
             raise inside.problem(f"expected {SMALLEST_MTU}-{LARGEST_MTU} or 0, got {mtu}", "tunnel_mtu")
         values["tunnel_mtu"] = "tunnel_mtu", mtu
-    if "clamp_mss" in inside:
-        values["clamp_mss"] = "clamp", inside.switch("clamp_mss")
+    for key, name in SWITCHES.items():
+        if key in inside:
+            values[key] = name, inside.switch(key)
     if "snat_ports" in inside:
         text = inside.text("snat_ports")
         values["snat_ports"] = "ports", inside.parsed(parse_port_range, text, "snat_ports")
@@ -65,7 +68,7 @@ def settings_entry(settings: PacketSettings) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "tunnel_port": settings.tunnel_port,
         "tunnel_mtu": settings.tunnel_mtu,
-        "clamp_mss": settings.clamp,
+        **{key: getattr(settings, name) for key, name in SWITCHES.items()},
     }
     if settings.ports is not None:
         first, last = settings.ports
