@@ -160,11 +160,13 @@ static __always_inline int answer_error4(struct __sk_buff *skb, struct packet *p
 	__u32 quoted = p->l4 - ETH_HEADER + quoted_transport(p);
 	__s64 sum;
 
-	if (quoted < V4_HEADER + 8)
+	/* The upper end first, and apart: the difference above may be below
+	 * zero, and a verifier that keeps one range would not learn the lower
+	 * end before. */
+	if (quoted > QUOTE4)
 		return -1;
-	/* One comparison for both ends would tell the verifier of one only. */
 	asm volatile("" : "+r"(quoted));
-	if (quoted > QUOTE4 ||
+	if (quoted < V4_HEADER + 8 ||
 	    bpf_skb_load_bytes(skb, ETH_HEADER, out.quote, quoted) ||
 	    cut(skb, ETH_HEADER + quoted) ||
 	    bpf_skb_adjust_room(skb, V4_HEADER + ICMP_HEADER, BPF_ADJ_ROOM_MAC,
