@@ -11,7 +11,7 @@ from socket import AF_INET, AF_INET6
 from svcctl.maps import enums
 from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
 from tests.lib.packet_path import PacketPath, packet_path, serviced
-from tests.lib.pods import Pod, place, pods
+from tests.lib.pods import Pod, place, pods, take_port
 from tests.lib.world import World
 
 FAMILIES = {"v4": AF_INET, "v6": AF_INET6}
@@ -70,6 +70,7 @@ def conversation(client: socket.socket, server: socket.socket, size: int = BULK)
 def talk(client: Pod, listener: socket.socket, vip: str, family: int, source: str | None = None) -> None:
     """A TCP connection through a service: who sees whom, and bulk both ways."""
     with client.socket("tcp", family) as one:
+        take_port(one)
         one.connect((vip, 80))
         server, peer = listener.accept()
         with server:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from socket import AF_INET6
 
-from tests.lib.pods import Namespace
+from tests.lib.pods import Namespace, take_port
 
 FAMILIES = {"v4": socket.AF_INET, "v6": AF_INET6}
 BULK = 4 << 20
@@ -78,6 +78,8 @@ def stream(
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if port:
             one.bind((client.own(family), port))
+        else:
+            take_port(one)
         one.connect(place)
         server, peer = listener.accept()
         with server:
@@ -111,6 +113,7 @@ def datagrams(
 ) -> tuple[str, int]:
     """Datagrams there and back, then many in a row. The client's address as the server sees it."""
     with client.socket("udp", server.family) as one:
+        take_port(one)
         peer = ("", 0)
         for size in sizes:
             one.sendto(pattern(size), place)

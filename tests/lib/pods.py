@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import itertools
 import os
 import socket
 import struct
@@ -18,6 +19,18 @@ from socket import AF_INET, AF_INET6
 from svcctl.host.netns import Netns
 from tests.lib.until import until
 from tests.lib.world import CLONE_NEWNET, _check, _libc, _loopback_up, sh
+
+_ports = itertools.cycle(range(13_000, 19_000))
+
+
+def take_port(one: socket.socket) -> None:
+    """Bind to a port that no client had for long.
+
+    One that the kernel gives may be that of an earlier connection, which the backend's address does not tell from
+    this one if both come to it by services: then this one is given another port on the way.
+    """
+    one.bind(("", next(_ports)))
+
 
 Socket = socket.socket
 SIOCGIFFLAGS, SIOCETHTOOL = 0x8913, 0x8946

@@ -35,6 +35,8 @@ def test_quick_tests_pass_in(series: str, found: Found) -> None:
         # Loud, but a failure only when too few are left: mirrors drop old series.
         reason = next(line for line in missing if line.startswith(f"series {series}:"))
         pytest.xfail(f"NOT RUN: {reason}")
+    if os.uname().release.startswith(f"{series}."):
+        pytest.skip("this kernel is of that series, and runs the quick tests with all others")
     os.chdir(run.ROOT)
     result = run.run_one(there[series], names, time.monotonic() + run.GUEST_S)
     print(run.table([result], []))
