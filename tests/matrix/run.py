@@ -69,6 +69,11 @@ def quick_tests() -> list[str]:
     return names
 
 
+PATCHED = "Oops: int3"
+"""The end of a guest that has met a breakpoint of the kernel's own, set while it changed its code and gone since:
+real processors are told in time, the emulator's second one now and then is not. Nothing of svcctl has a part in it."""
+
+
 def run_one(kernel: kernels.Kernel, names: Sequence[str], deadline: float) -> Result:
     """Run the quick tests in one kernel until `deadline` (monotonic) at most. What goes wrong is in the result."""
     files = sorted({name.partition("::")[0] for name in names})
@@ -87,6 +92,11 @@ def run_one(kernel: kernels.Kernel, names: Sequence[str], deadline: float) -> Re
     paths = [ROOT, kernel.directory, Path(sys.prefix), Path(sys.base_prefix)]
     try:
         outcome = vm.run(kernel, command, timeout_s=max(1.0, deadline - time.monotonic()), shares=paths)
+        if PATCHED in outcome.console:
+            print(
+                f"{kernel.release}: {PATCHED}: the emulator was late with patched code; once more", flush=True
+            )
+            outcome = vm.run(kernel, command, timeout_s=max(1.0, deadline - time.monotonic()), shares=paths)
     except (vm.VmError, OSError) as problem:
         return Result(kernel, 0, (), (), 0.0, "", str(problem))
     return judge(kernel, outcome, len(names))
