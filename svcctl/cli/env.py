@@ -174,12 +174,17 @@ class Env:
         *,
         name: Callable[[Sequence[Any]], str] | None = None,
         extra: Mapping[str, Any] | None = None,
+        empty: str | None = None,
     ) -> None:
         """Print a listing in the format asked for.
 
         A row has one value per column, in order; None is an absent value. `name` makes the line of `-o name`
-        (default: the first column). `extra` adds keys beside the list in JSON and YAML.
+        (default: the first column). `extra` adds keys beside the list in JSON and YAML. `empty` is what people are
+        told instead of headers over an empty list of rows.
         """
+        if empty is not None and not rows and self.output in ("text", "wide"):
+            self.notice(empty)
+            return
         from svcctl.render import records
 
         self.write_lines(

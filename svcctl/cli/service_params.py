@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from svcctl.cli.params import Word, _Type
+from svcctl.cli.params import Word, _Prefix, _Type
 
 if TYPE_CHECKING:
     import click
@@ -33,17 +33,10 @@ class _Frontend(_Type):
         return complete.items(ctx, "frontend", incomplete, service)
 
 
-class _Source(_Type):
-    """A source range that a service has; the value is a svcctl.model.prefix.Prefix."""
+class _Source(_Prefix):
+    """A source range that a service has."""
 
-    name = "prefix"
     kind = "source"
-
-    def parse(self, text: str) -> Any:
-        """A bare address is a prefix of full length. Raises UsageProblem."""
-        from svcctl.model.prefix import parse_prefix
-
-        return parse_prefix(text)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -43,7 +43,10 @@ def command(env: Env, service: str | None) -> None:
         return sticky(state, service)
 
     rows = reading(env, read)
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no client is kept on a backend")
-        return
-    env.emit("affinity", rows, COLUMNS, name=lambda row: f"{row[0]}/{row[1]}")
+    env.emit(
+        "affinity",
+        rows,
+        COLUMNS,
+        name=lambda row: f"{row[0]}/{row[1]}",
+        empty="no client is kept on a backend",
+    )

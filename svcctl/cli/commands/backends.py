@@ -54,7 +54,4 @@ def command(env: Env, service: str | None) -> None:
         (*row[:4], utc(row[4]) if row[4] else None, *row[5:-1], utc(row[-1]) if row[-1] else None)
         for row in reading(env, read)
     ]
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no backends")
-        return
-    env.emit("backends", rows, COLUMNS)
+    env.emit("backends", rows, COLUMNS, empty="no backends")

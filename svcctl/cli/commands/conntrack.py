@@ -103,10 +103,13 @@ def command(
         return list_flows(state, wanted)
 
     rows = reading(env, read)
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no flow is remembered")
-        return
-    env.emit("conntrack", rows, COLUMNS, name=lambda row: f"{row[3]}>{row[4]}/{row[0]}")
+    env.emit(
+        "conntrack",
+        rows,
+        COLUMNS,
+        name=lambda row: f"{row[3]}>{row[4]}/{row[0]}",
+        empty="no flow is remembered",
+    )
 
 
 def _flush(env: Env, wanted: FlowFilter, everything: bool, reset: bool) -> None:

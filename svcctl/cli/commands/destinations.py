@@ -55,7 +55,4 @@ def command(env: Env, label: str | None) -> None:
         return rows_of_label(state, label)
 
     rows = reading(env, read)
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no labels")
-        return
-    env.emit("destinations", rows, COLUMNS, name=lambda row: f"{row[0]}#{row[2]}:{row[1]}")
+    env.emit("destinations", rows, COLUMNS, name=lambda row: f"{row[0]}#{row[2]}:{row[1]}", empty="no labels")

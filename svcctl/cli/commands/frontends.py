@@ -53,7 +53,4 @@ def command(env: Env, service: str | None) -> None:
 
     rows, fault = reading(env, read)
     say_fault(env, fault)
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no frontends")
-        return
-    env.emit("frontends", rows, COLUMNS)
+    env.emit("frontends", rows, COLUMNS, empty="no frontends")

@@ -57,10 +57,7 @@ def command(env: Env, service: str | None) -> None:
     found, fault = reading(env, read)
     say_fault(env, fault)
     rows = [row_of(one) for one in found]
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no frontends")
-        return
-    env.emit("nat", rows, COLUMNS)
+    env.emit("nat", rows, COLUMNS, empty="no frontends")
 
 
 def row_of(one: Route) -> tuple[Any, ...]:

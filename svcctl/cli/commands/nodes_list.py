@@ -43,7 +43,4 @@ def command(env: Env) -> None:
         return rows(state)
 
     found = reading(env, read)
-    if not found and env.output in ("text", "wide"):
-        env.notice("no other nodes")
-        return
-    env.emit("nodes", found, COLUMNS)
+    env.emit("nodes", found, COLUMNS, empty="no other nodes")

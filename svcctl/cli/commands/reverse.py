@@ -43,7 +43,10 @@ def command(env: Env, service: str | None) -> None:
         return stands(state, service)
 
     rows = reading(env, read)
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no socket uses a service")
-        return
-    env.emit("reverse", rows, COLUMNS, name=lambda row: f"{_cookie(row[0])}/{row[2]}")
+    env.emit(
+        "reverse",
+        rows,
+        COLUMNS,
+        name=lambda row: f"{_cookie(row[0])}/{row[2]}",
+        empty="no socket uses a service",
+    )

@@ -70,10 +70,7 @@ def command(env: Env, name: str | None) -> None:
         return service_rows(state, name)
 
     rows = [shown(row) for row in reading(env, read)]
-    if not rows and env.output in ("text", "wide"):
-        env.notice("no services")
-        return
-    env.emit("services", rows, COLUMNS)
+    env.emit("services", rows, COLUMNS, empty="no services")
 
 
 def shown(row: tuple[Any, ...]) -> tuple[Any, ...]:

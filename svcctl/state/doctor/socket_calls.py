@@ -30,7 +30,7 @@ def _refusals(probe: Probe) -> Line:
     try:
         chosen = probe.chooses_errno()
     except BpfError as error:
-        return Line(name, WARN, f"not looked at: {error}")
+        return unseen(name, str(error), None)
     if chosen is None:
         return unseen(name, "needs CAP_BPF and CAP_NET_ADMIN")
     if chosen:
