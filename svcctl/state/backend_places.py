@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from svcctl.errors import PermissionProblem
 from svcctl.maps import catalog, enums
 from svcctl.maps.packet_layouts import DEVICE
 from svcctl.model.constants import IPV4
@@ -164,21 +165,29 @@ def _with_members(service: Service, here: Places) -> Service:
 def said_places(state: State, services: Iterable[Service], *, restore: bool) -> tuple[Service, ...]:
     """The services as a file says them: of a backend that is where addresses say it is, nothing is said.
 
-    With `restore` all that are on this node are said to be: addresses come later when a host boots. Raises OSError.
+    With `restore` all that are on this node are said to be: addresses come later when a host boots. Where the
+    namespace may not be entered, which takes CAP_SYS_ADMIN, addresses say nothing: each place is said, and why.
+    Raises OSError.
     """
     from svcctl.state.nodes import read_table
 
+    whole = tuple(services)
     table = read_table(state) if state.has_half(catalog.BALANCER) else {}
     with Places(state, table) as here:
-        return tuple(
-            one._replace(
-                members=tuple(
-                    member
-                    if (restore and member.local)
-                    or member.local != here.is_here(member.backend.family, member.backend.address)
-                    else member._replace(local=None)
-                    for member in one.members
-                )
-            )
-            for one in services
+        try:
+            return tuple(_with_said_places(one, here, restore=restore) for one in whole)
+        except PermissionProblem as problem:
+            state.place.notice(f"not looked at: addresses: {problem}; each backend's place is said")
+            return whole
+
+
+def _with_said_places(service: Service, here: Places, *, restore: bool) -> Service:
+    return service._replace(
+        members=tuple(
+            member
+            if (restore and member.local)
+            or member.local != here.is_here(member.backend.family, member.backend.address)
+            else member._replace(local=None)
+            for member in service.members
         )
+    )

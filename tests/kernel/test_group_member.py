@@ -165,6 +165,9 @@ def test_from_another_namespace(loaded: World, everybodys: list[str]) -> None:
     assert "CAP_SYS_ADMIN" in says["explain", "127.0.0.1:81/tcp"][0]
     assert "not told what packets meet" in says["explain", "10.96.0.1:80/tcp", "--from", "10.2.3.4"][1]
     assert "not looked at: interfaces" in says["gc", "--dry-run"][1]
+    members = json.loads(says["export",][0])["services"][0]["backends"]
+    assert [one["local"] for one in members] == [False]
+    assert "not looked at: addresses" in says["export",][1]
 
 
 def outcome(attempt: Callable[..., Any], *args: Any) -> str:
