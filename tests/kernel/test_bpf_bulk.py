@@ -12,13 +12,14 @@ import pytest
 from svcctl.bpf import constants as c
 from svcctl.bpf.errors import ENOTSUPP, BpfError
 from svcctl.bpf.map import Map
+from tests.lib.servers import SLOWNESS
 
 if TYPE_CHECKING:
     from tests.lib.world import World
 
 pytestmark = pytest.mark.quick
 
-COUNT = 20_000
+COUNT = 20_000 if SLOWNESS == 1 else 5_000  # more than one piece of a walk
 
 
 class Unbatched(Map):

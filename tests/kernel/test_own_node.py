@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from svcctl.maps import enums
 from tests.kernel.test_nodes import OWN, OWN6, config, element, generation, lasting, listed, state
-from tests.lib.nodes import Bed, at, backend_of, bed, wait
 from tests.lib.svc import svc
 from tests.lib.world import World
-from tests.lib.world import world as a_world
 
 __all__ = ["lasting", "state"]
 
@@ -322,30 +317,3 @@ def test_maps_of_nodes_in_the_listings(state: World) -> None:
     text = svc("metrics").out
     assert 'svcctl_map_entries{map="nodes"} 2' in text
     assert 'svcctl_map_entries{map="node_addresses"} 3' in text
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Bed]:
-    """Two nodes, a pod on the second."""
-    with a_world(), bed(0, 1) as one:
-        yield one
-
-
-def test_a_node_in_use_is_named_before_it_is_forgotten(made: Bed) -> None:
-    first, second = made.nodes
-    pod = second.pods[0]
-    with (
-        made.serving("web", *at("203.0.113.10"), kind="load-balancer", backends=backend_of(pod)),
-        pod.listen(8080, "tcp") as listener,
-        made.client.socket("tcp") as one,
-    ):
-        one.connect(("203.0.113.10", 80))
-        server, _ = listener.accept()
-        with server:
-            wait(lambda: bool(first.flows()))
-            says = "node node2: 1 flow of conntrack goes through its tunnel and stops; 2 backends of 1 service are"
-            assert says in first.svc("nodes", "delete", "node2", "--dry-run").err
-            assert first.numbers()
-            assert says in first.svc("nodes", "delete", "node2").err
-    first.meet(made.nodes)
-    assert first.svc("nodes", "delete", "node2").err == ""  # nothing goes there any more
