@@ -32,9 +32,10 @@ LOOKING = UNSTEADY | frozenset(
     "access close clock_nanosleep connect dup dup2 dup3 faccessat faccessat2 fcntl fstat fstatfs getdents64 getegid"
     " geteuid getgid getpid getppid getrlimit getsockname getsockopt gettid getuid ioctl kcmp lseek lstat newfstatat"
     " name_to_handle_at open_by_handle_at openat pidfd_getfd pidfd_open poll ppoll pread64 prlimit64 read readlink readlinkat recvfrom recvmsg setsockopt"
-    " socket stat statfs statx uname bind prctl epoll_create1 epoll_ctl epoll_wait getpeername socketpair".split()
+    " socket stat statfs statx uname bind prctl epoll_create1 epoll_ctl epoll_wait getpeername socketpair memfd_create".split()
 )
-"""Calls that leave nothing behind: a kill at one is a kill at the next of CHANGING."""
+"""Calls that leave nothing behind: a kill at one is a kill at the next of CHANGING. memfd_create: libbpf from 1.4 on
+takes a place among the descriptors with it."""
 
 
 BPF_LOOKING = frozenset(
