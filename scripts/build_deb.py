@@ -39,7 +39,9 @@ Suggests: kubernetes-client
 Description: steer connections on a Linux host with eBPF, without a daemon
  svcctl decides which socket gets an incoming connection, by label: any
  number of addresses, prefixes and ports, TCP and UDP, are bound to a label,
- and a listening socket of any process is registered under it.
+ and a listening socket of any process is registered under it. It balances
+ the connections of a host's sockets, and packets that pass through, over the
+ backends of services, by Kubernetes' rules too.
  .
  All state lives in the kernel. The programs keep running while svcctl is
  upgraded, and no process of svcctl has to run for them.

@@ -33,7 +33,7 @@ _ROWS = (
     ("status", STATE, "The whole picture on one screen."),
     ("check", STATE, "Verify the maps against each other; mend them."),
     ("doctor", STATE, "Kernel features, capabilities, mounts and modes."),
-    ("gc", STATE, "Remove leftovers of killed commands and dead namespaces."),
+    ("gc", STATE, "End drains that are over; remove leftovers."),
     ("batch", STATE, "Run one command a line under one lock."),
     ("bind", INCOMING, "Send connections to a prefix and port to a label."),
     ("unbind", INCOMING, "Remove a binding."),

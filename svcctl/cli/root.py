@@ -10,6 +10,6 @@ root = LazyGroup(
     "svcctl",
     registry=COMMANDS,
     params=[*COMMON, VERSION],
-    help="Steer connections on this host with eBPF. Nouns list, verbs change; nothing stays running.",
+    help="Steer connections on this host with eBPF. Nouns list, verbs change; nothing has to stay running.",
     epilog="'svcctl COMMAND --help' explains a command, 'svcctl help exit-codes' the exit codes.",
 )

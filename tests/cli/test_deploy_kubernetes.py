@@ -188,7 +188,9 @@ def command_lines() -> list[list[str]]:
             lines.append([*one["command"][1:], *one["args"]])
         else:
             lines += [
-                shlex.split(line)[1:] for line in one["args"][0].splitlines() if line.startswith("svcctl ")
+                shlex.split(line.partition(" || ")[0])[1:]
+                for line in one["args"][0].splitlines()
+                if line.startswith("svcctl ")
             ]
     return lines
 

@@ -17,7 +17,7 @@ from svcctl.model.prefix import parse_prefix
 from svcctl.state.node_status import note_node
 from svcctl.state.place import Place
 from svcctl.state.writer import open_writer
-from tests.lib import applying, stranger
+from tests.lib import applying, stranger, units
 from tests.lib.cli import clean_environment, process
 from tests.lib.health import ask, change, health, status, wait_for
 from tests.lib.svc import svc
@@ -100,10 +100,11 @@ def test_where_node_ports_are_served(balanced: Balanced) -> None:
 
     with health() as one:
         wait_for(200, 30100, host="198.51.100.1")
-        limit("192.0.2.0/24", "::/0")
-        wait_for(0, 30100, host="198.51.100.1")
-        wait_for(200, 30100, host="192.0.2.1")
-        wait_for(200, 30100, host="::1")
+        with units.watched("svcctl-health.service", one.process.pid):
+            limit("192.0.2.0/24", "::/0")
+            wait_for(0, 30100, host="198.51.100.1")
+            wait_for(200, 30100, host="192.0.2.1")
+            wait_for(200, 30100, host="::1")
         assert status(30100) == 0
         limit("198.51.100.1")
         wait_for(200, 30100, host="198.51.100.1")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.lib.cli import ROOT
@@ -67,6 +69,28 @@ def run(unit: str, setting: str) -> subprocess.CompletedProcess[str]:
     (families,) = settings(unit, "RestrictAddressFamilies")
     assert made <= set(families.split()), f"{unit}: {setting}: sockets of {made}"
     return done
+
+
+@contextlib.contextmanager
+def watched(unit: str, pid: int) -> Iterator[None]:
+    """For the length of a block, a process that the unit would have started: as `run`, for one that stays."""
+    if not shutil.which("strace"):
+        yield
+        return
+    with tempfile.NamedTemporaryFile(prefix="svcctl-test-", mode="r") as trace:
+        words = ["strace", "-f", "-e", "trace=socket", "-e", "signal=none", "-o", trace.name, "-p", str(pid)]
+        tracer = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        try:
+            assert tracer.stderr is not None
+            assert "attached" in tracer.stderr.readline()
+            yield
+        finally:
+            tracer.terminate()
+            tracer.communicate(timeout=60)
+        made = set(re.findall(r"socket\((AF_\w+)", trace.read()))
+    (families,) = settings(unit, "RestrictAddressFamilies")
+    assert made, "nothing was seen"
+    assert made <= set(families.split()), f"{unit}: sockets of {made}"
 
 
 def allowed_calls(unit: str) -> set[str]:

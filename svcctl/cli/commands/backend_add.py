@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @verb(
     "add",
     examples=("svcctl backend add web 10.1.0.3:8080 10.1.0.4:8080,weight=2",),
-    exits=(0, 2, 3, 4, 5, 8, 9),
+    exits=(0, 2, 3, 4, 5, 7, 8, 9),
 )
 @argument("service", SERVICE, "Name of the service.")
 @argument("backends", BACKEND_SPEC, "ADDRESS:PORT[,weight=N][,state=S][,local].", nargs=-1, required=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @verb(
     "delete",
     examples=("svcctl backend delete web 10.1.0.3:8080", "svcctl backend delete dns 10.1.0.9:53 --terminate"),
-    exits=(0, 2, 3, 4, 5, 9),
+    exits=(0, 2, 3, 4, 5, 7, 9),
 )
 @argument("service", SERVICE, "Name of the service.")
 @argument("backends", BACKEND, "ADDRESS:PORT of its backends.", nargs=-1, required=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @verb(
     "drain",
     examples=("svcctl backend drain web 10.1.0.3:8080", "svcctl backend drain web 10.1.0.3:8080 --after 300"),
-    exits=(0, 2, 3, 4, 5, 8, 9),
+    exits=(0, 2, 3, 4, 5, 7, 8, 9),
 )
 @argument("service", SERVICE, "Name of the service.")
 @argument("backends", BACKEND, "ADDRESS:PORT of its backends.", nargs=-1, required=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         "svcctl bind dns udp 2001:db8::53 53",
         "svcctl bind blue tcp 192.0.2.0/24 443 --replace",
     ),
-    exits=(0, 2, 3, 4, 6, 8, 9),
+    exits=(0, 2, 3, 4, 6, 7, 8, 9),
 )
 @argument("label", LABEL, "Name of the sockets that get the connections.")
 @argument("protocol", PROTOCOL, "tcp or udp.")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from svcctl.cli.env import Env
 
 
-@verb("cgroup", examples=("svcctl detach cgroup",), exits=(0, 2, 3, 4, 9))
+@verb("cgroup", examples=("svcctl detach cgroup",), exits=(0, 2, 3, 4, 7, 9))
 def command(env: Env) -> None:
     """Detach the connect balancer; services and backends stay.
 

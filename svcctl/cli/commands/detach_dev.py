@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @verb(
     "dev",
     examples=("svcctl detach dev eth0", "svcctl detach dev 'veth*'", "svcctl detach dev --all"),
-    exits=(0, 2, 3, 4, 9),
+    exits=(0, 2, 3, 4, 7, 9),
 )
 @argument("names", INTERFACE, "Interfaces, or shell patterns of their names in quotes.", nargs=-1)
 @option("--all", "everything", is_flag=True, help="Every interface, and every rule.")

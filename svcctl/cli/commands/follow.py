@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     "follow",
     examples=(
         "svcctl follow --node node-a",
-        "svcctl follow -- --kubeconfig /etc/kubernetes/svcctl.conf",
+        "svcctl follow -- --kubeconfig /etc/svcctl/kubeconfig",
         "svcctl follow --metrics-file /var/lib/node_exporter/svcctl.prom",
     ),
     exits=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 130),

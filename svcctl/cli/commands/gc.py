@@ -16,8 +16,8 @@ REMOVED = ("removed", "remove")
 @verb("gc", examples=("svcctl gc", "svcctl gc --dry-run"), exits=(0, 2, 3, 4, 6, 7, 9))
 def command(env: Env) -> None:
     """Remove leftovers: directories of killed commands and of dead network namespaces, unused labels, and what
-    is remembered of sockets and clients of services that are gone, of interfaces that are gone, and of flows whose
-    time is over. End drains that are over.
+    is remembered of sockets and clients of services that are gone, of interfaces that are gone, and of clients and
+    flows whose time is over. End drains that are over.
 
     A label is unused when it has neither bindings nor live sockets. Everything in use stays; running it again
     removes nothing more. Without CAP_SYS_ADMIN and CAP_NET_ADMIN drains and what is remembered of sockets are left

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @verb(
     "load-bindings",
     examples=("svcctl load-bindings bindings.json", "svcctl export | svcctl load-bindings -"),
-    exits=(0, 2, 3, 4, 6, 8, 9),
+    exits=(0, 2, 3, 4, 6, 7, 8, 9),
 )
 @argument("file", FILE, "File of bindings (svcctl-bindings(5)), - for standard input.")
 @option(

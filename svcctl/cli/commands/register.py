@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         "ExecStart=svcctl register web",
         "systemd-socket-activate -l 127.0.0.1:8080 svcctl register web",
     ),
-    exits=(0, 2, 3, 4, 6, 8, 9),
+    exits=(0, 2, 3, 4, 6, 7, 8, 9),
 )
 @argument("label", LABEL, "Label to register the sockets under.")
 @option(

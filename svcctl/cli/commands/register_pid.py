@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         "svcctl register-pid /run/nginx.pid web tcp 127.0.0.1 8080",
         "ExecStartPost=+svcctl register-pid $MAINPID web tcp 127.0.0.1 8080",
     ),
-    exits=(0, 2, 3, 4, 5, 6, 8, 9),
+    exits=(0, 2, 3, 4, 5, 6, 7, 8, 9),
 )
 @argument("pid", WORD, "Process number, or a file that holds one.")
 @argument("label", WORD, "Label to register the socket under.", shell_complete=complete_labels)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @verb(
     "delete",
     examples=("svcctl service delete web", "svcctl service delete dns --terminate"),
-    exits=(0, 2, 3, 4, 5, 9),
+    exits=(0, 2, 3, 4, 5, 7, 9),
 )
 @argument("name", SERVICE, "Name of the service.")
 @option("--terminate", is_flag=True, help="End connected UDP sockets that use its backends through it.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         "svcctl service set web --frontend 10.96.0.12:80/tcp",
         "svcctl service set web --source 198.51.100.0/24 --no-source 192.0.2.0/24",
     ),
-    exits=(0, 2, 3, 4, 5, 6, 8, 9),
+    exits=(0, 2, 3, 4, 5, 6, 7, 8, 9),
 )
 @argument("name", SERVICE, "Name of the service.")
 @option(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from svcctl.model.prefix import Prefix
 
 
-@verb("unbind", examples=("svcctl unbind web tcp 192.0.2.0/24 443",), exits=(0, 2, 3, 4, 5, 6, 9))
+@verb("unbind", examples=("svcctl unbind web tcp 192.0.2.0/24 443",), exits=(0, 2, 3, 4, 5, 6, 7, 9))
 @argument("label", LABEL, "Label that holds the binding.")
 @argument("protocol", PROTOCOL, "tcp or udp.")
 @argument("prefix", PREFIX, "Address or prefix as it was bound.")

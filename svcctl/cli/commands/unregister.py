@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from svcctl.cli.env import Env
 
 
-@verb("unregister", examples=("svcctl unregister web ipv4 tcp",), exits=(0, 2, 3, 4, 5, 9))
+@verb("unregister", examples=("svcctl unregister web ipv4 tcp",), exits=(0, 2, 3, 4, 5, 7, 9))
 @argument("label", LABEL, "Label of the sockets.")
 @argument("family", FAMILY, "ipv4 or ipv6.")
 @argument("protocol", PROTOCOL, "tcp or udp.")
