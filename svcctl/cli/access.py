@@ -83,9 +83,6 @@ def writing(env: Env) -> Iterator[Writer]:
         yield writer
 
 
-INCONSISTENT = "inconsistent: a writer was at work, or died at it, while this was read"
-
-
 def reading(env: Env, read: Callable[[State], T]) -> T:
     """Run `read` on a consistent state; says on stderr when writers gave it no chance to be one."""
     return reading_told(env, read)[0]
@@ -96,7 +93,7 @@ def reading_told(env: Env, read: Callable[[State], T]) -> tuple[T, bool]:
     shared = held(env)
     if shared is not None:
         return read(shared), True
-    from svcctl.state.session import read_consistent
+    from svcctl.state.session import INCONSISTENT, read_consistent
 
     result, consistent = read_consistent(place(env), read)
     if not consistent:
@@ -126,7 +123,7 @@ def planning(env: Env) -> Iterator[tuple[State, Writer | None]]:
         if shared is not None:
             yield shared, None
             return
-        from svcctl.state.session import open_reader
+        from svcctl.state.session import INCONSISTENT, open_reader
 
         with open_reader(place(env)) as reader:
             before = reader.generation()

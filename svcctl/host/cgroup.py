@@ -131,10 +131,10 @@ def is_gone(number: int) -> bool:
 
 
 def above(path: str) -> Iterator[str]:
-    """The cgroups above `path`, nearest first, up to the root of the mount."""
+    """The cgroups above `path`, which is below `mount_point()`, nearest first, up to the root of the mount."""
     root = os.path.realpath(mount_point())
     path = os.path.realpath(path)
-    while path not in (root, "/") and path.startswith(root):
+    while path.startswith(f"{root}/"):
         path = os.path.dirname(path)
         yield path
 

@@ -28,7 +28,7 @@ def parse_pid_or_file(text: str) -> int:
     if not text:
         raise UsageProblem("read pid: : neither a number nor a file")
     if text.isascii() and text.isdigit():
-        return _checked(int(text), f"read pid: {text}")
+        return _checked(int(text[:20]), f"read pid: {text}")
     if text[0] in "-+" and text[1:].isdigit():
         raise UsageProblem(f"read pid: {text}: not a process number")
     try:

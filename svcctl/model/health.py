@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from svcctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 OK, UNAVAILABLE = 200, 503
 
@@ -116,7 +116,7 @@ def _time(seconds: float) -> str:
     return f"{text}.{int((seconds - whole) * 1e6):06}Z"
 
 
-def faults(attachments: Sequence[tuple[str, bool]]) -> str:
+def faults(attachments: Iterable[tuple[str, bool]]) -> str:
     """A line about programs (name, whether it is attached) that should be attached and are not."""
     lost = [name for name, up in attachments if not up]
     return f"not attached: {', '.join(lost)}" if lost else ""

@@ -107,6 +107,9 @@ def attach_netns(writer: Writer) -> None:
     known = record_netns(writer)
     key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
     info = link_info(writer, shape)
+    if info is not None and info.netns_inode != writer.netns.inode:
+        drop_link(writer.pin(shape.link_pin))  # detached by hand: the pin is left, and attaches nothing
+        info = None
     if info is None:
         with (
             Program.open_pinned(writer.pin(shape.pin)) as program,

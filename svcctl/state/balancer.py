@@ -104,7 +104,9 @@ def plan_attach(state: State, options: BalancerOptions) -> BalancerPlan:
             f"attach cgroup {path}: the balancer is on {cgroup.path_of(other) or f'cgroup {other}'} already",
             hint="'svcctl detach cgroup' takes it off there",
         )
-    _refuse_neighbours(state, path, () if have else (path,))
+    # By its id, as it may have been named by another mount of the hierarchy than the one that is walked up.
+    where = cgroup.path_of(number) or path
+    _refuse_neighbours(state, where, () if have else (where,))
     make = not state.has_half(catalog.BALANCER)
     if not make:
         state.need_maps(catalog.BALANCER)

@@ -21,10 +21,10 @@ from svcctl.state.attach import (
     record_netns,
     size_differences,
 )
-from svcctl.state.lock import lock_fd, open_locked
+from svcctl.state.lock import lock_fd
 from svcctl.state.programs import load_object
 from svcctl.state.session import ZERO, open_reader
-from svcctl.state.unload import clear_leftovers, remove_directory, retire_directory
+from svcctl.state.unload import clear_leftovers, lock_root, remove_directory, retire_directory
 from svcctl.state.writer import Writer, finish_change, is_dead, lock_state, open_writer
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def load(place: Place, options: LoadOptions, command: str) -> Loaded:
     _ensure_bpffs(place, options.mount)
     if options.group is not None:
         _open_root_to_group(place)
-    root = _lock_root(place)
+    root = lock_root(place, "load")
     try:
         clear_leftovers(place)
         with Netns.open(place.netns) as netns:
@@ -144,7 +144,7 @@ def _group_id(name: str | None) -> int:
     try:
         return grp.getgrnam(name).gr_gid
     except (KeyError, ValueError):  # ValueError: of a NUL byte
-        if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
+        if name.isascii() and name.isdigit() and len(name) < 20 and int(name) < 2**32 - 1:
             return int(name)
         raise UsageProblem(
             f"load: --group: no such group {name!r}", hint="'groupadd --system NAME' makes one"
@@ -196,15 +196,6 @@ def _open_root_to_group(place: Place) -> None:
         place.notice(
             f"made {place.bpffs} searchable (mode {(status.st_mode & 0o7777) | 0o011:04o}) for the group"
         )
-
-
-def _lock_root(place: Place) -> int:
-    try:
-        return open_locked(place.bpffs, place)
-    except PermissionError:
-        raise PermissionProblem(
-            f"load: {place.bpffs}: permission denied", hint="needs root: try sudo"
-        ) from None
 
 
 def _reclaimed(place: Place, command: str) -> bool:

@@ -23,7 +23,7 @@ from svcctl.state import device_links, foreign
 from svcctl.state.device_links import SIDES, Hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from svcctl.host.devices import Device
     from svcctl.maps.layouts import AttachRule
@@ -172,7 +172,7 @@ def plan_attach(state: State, names: Sequence[str], role: int | None) -> DeviceP
     """Compare what is attached with what is asked for, and with all rules.
 
     Raises NotFound (no such interface), UsageProblem (no role, loopback), Conflict (another state's packet path is
-    there), Full (too many rules).
+    there), Full (too many rules or interfaces).
     """
     rules = read_rules(state)
     if names and role is None:
@@ -231,6 +231,8 @@ def plan_attach(state: State, names: Sequence[str], role: int | None) -> DeviceP
         elif one.rule is None or one.rule in named:
             same.append(one)
     attached = {one.device.ifindex for one in attach}
+    if attached:
+        refuse_too_many(state, ({index for _, index in known} - forgotten) | attached)
     tell = {ifindex: value for ifindex, value in stale_table(state, there).items() if ifindex not in attached}
     return DevicePlan(
         tuple(new),
@@ -242,6 +244,24 @@ def plan_attach(state: State, names: Sequence[str], role: int | None) -> DeviceP
         tuple(tell.items()),
         tuple((one.ifindex, one.name) for one in there if one.ifindex in tell),
     )
+
+
+def refuse_too_many(state: State, interfaces: Collection[int]) -> None:
+    """Raise Full if the maps have no room for that many: before the first write, not at the interface that is too much.
+
+    `attachments` has two records an interface, and keeps room for the dispatcher's and the balancer's.
+    """
+    table = state.map("attachments")
+    others = 1 + len(catalog.CONNECT)
+    most = (table.info.max_entries - others) // len(SIDES)
+    if state.has_map("devices"):
+        most = min(most, state.map("devices").info.max_entries)
+    if len(interfaces) > most:
+        raise Full(
+            f"attach dev: there is room for {most} interfaces (maps attachments and devices), {len(interfaces)} are"
+            " needed",
+            hint="'svcctl detach dev PATTERN' ends a rule; a pattern may be narrower",
+        )
 
 
 def stale_table(state: State, there: Sequence[Device]) -> dict[int, DeviceValue]:

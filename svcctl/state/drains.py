@@ -64,6 +64,11 @@ def end_overdue(writer: Writer, now_ns: int | None = None) -> list[tuple[str, Ba
         return []
     done: list[tuple[str, Backend]] = []
     for one in find_overdue(writer, now):
+        if not one.is_whole:
+            writer.place.notice(
+                f"drains of {one.service.name} are left alone: 'svcctl check' says what it has lost"
+            )
+            continue
         gone = [member.backend for member in overdue(one.service, now)]
         terminate(writer, one.service.id, gone, tcp=True)
         unknown = unknown_sockets(writer, one.lanes.values())

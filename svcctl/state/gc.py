@@ -15,7 +15,7 @@ from svcctl.maps import catalog, enums
 from svcctl.state import destinations, service_gc, swap
 from svcctl.state import place as places
 from svcctl.state.lock import open_locked
-from svcctl.state.session import open_reader
+from svcctl.state.session import INCONSISTENT, read_consistent
 from svcctl.state.unload import (
     find_leftovers,
     judge_directories,
@@ -27,7 +27,7 @@ from svcctl.state.writer import is_dead, lock_state, open_writer
 if TYPE_CHECKING:
     from svcctl.model.destination import Destination
     from svcctl.state.place import Place
-    from svcctl.state.session import State
+    from svcctl.state.session import Reader, State
     from svcctl.state.writer import Writer
 
 
@@ -93,18 +93,25 @@ def planned(place: Place) -> list[Removed]:
     except PermissionError:  # a member of the state's group
         place.notice(f"not looked at: leftovers and dead states: {place.bpffs} may be listed by root only")
     try:
-        with open_reader(place) as reader:
-            gone: list[tuple[int, str]] = []
-            try:
-                gone = gone_interfaces(reader)
-            except PermissionProblem as problem:
-                place.notice(f"not looked at: interfaces: {problem}")
-            rows += _own_rows(_swap_pins(reader), unused_destinations(reader), gone)
-            rows += _service_rows(place, service_gc.find(reader))
-            rows += _flow_rows(_count_over(reader))
+        own, consistent = read_consistent(place, _planned_rows)
     except NotLoaded:
-        pass
-    return rows
+        return rows
+    if not consistent:
+        place.notice(INCONSISTENT)
+    return rows + own
+
+
+def _planned_rows(reader: Reader) -> list[Removed]:
+    gone: list[tuple[int, str]] = []
+    try:
+        gone = gone_interfaces(reader)
+    except PermissionProblem as problem:
+        reader.place.notice(f"not looked at: interfaces: {problem}")
+    return [
+        *_own_rows(_swap_pins(reader), unused_destinations(reader), gone),
+        *_service_rows(reader.place, service_gc.find(reader)),
+        *_flow_rows(_count_over(reader)),
+    ]
 
 
 def _dead(place: Place) -> list[str]:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from svcctl.errors import NotLoaded, SvcctlError
 from svcctl.host.addresses import local_addresses
 from svcctl.model.constants import IPV4, IPV6
-from svcctl.model.health import Health, faults
+from svcctl.model.health import Health
 from svcctl.model.prefix import MAPPED, format_address
-from svcctl.state.collect import recorded_attachments
 from svcctl.state.node_addresses import read_nets, serves
-from svcctl.state.node_status import read_health
+from svcctl.state.node_status import read_fault, read_health
 from svcctl.state.session import open_reader, read_consistent
 
 if TYPE_CHECKING:
@@ -57,8 +56,7 @@ class HealthReader:
         with open_reader(self._place) as reader:
             seen = self._stamp(reader)
             if self._last is not None and seen == self._seen and not seen[2] & 1:
-                rows = [(f"{one.program} ({one.hook})", one.up) for one in recorded_attachments(reader)]
-                return self._last._replace(fault=faults(rows)), True
+                return self._last._replace(fault=read_fault(reader)), True
         found, sure = read_consistent(self._place, lambda state: (self._stamp(state), _read(state)))
         self._seen = found[0] if sure else None
         return found[1], sure

@@ -26,10 +26,14 @@ TRIES = 10
 """The kernel uses inode numbers again at once: what was found with this one may end before it is looked at."""
 
 
-def is_dead(path: str, inode: int) -> bool | None:
-    """Whether the namespace with this inode that the directory was made for is gone; None: there is no telling."""
+def is_dead(path: str, inode: int, *, had_link: bool = False) -> bool | None:
+    """Whether the namespace with this inode that the directory was made for is gone; None: there is no telling.
+
+    `had_link`: its link has no target any more, so the namespace is gone or somebody detached it by hand, and the
+    directory is one of svcctl's even without a `meta`. What can be seen from here is enough then.
+    """
     cookie = _recorded_cookie(path)
-    if cookie is None:
+    if cookie is None and not had_link:
         return None
     clean = 0
     for _ in range(TRIES):
@@ -37,30 +41,17 @@ def is_dead(path: str, inode: int) -> bool | None:
         paths = [where] if where is not None else []
         if not paths:
             found = Namespaces(thorough=True)
-            if not found.complete:
+            if not found.complete and not had_link:
                 return None
             paths = found.paths.get(inode) or [mounted_anywhere().get(inode, "")]
         for one in filter(None, paths):
-            verdict = _is_other(one, inode, cookie)
+            verdict = None if cookie is None else _is_other(one, inode, cookie)
             if verdict is not None:
                 return verdict
         clean += paths == [""]
         if clean == LOOKS:
             return True
     return None
-
-
-def lives(path: str, inode: int) -> bool:
-    """Whether the namespace of a directory is to be seen in a process or mount here; True if nobody can tell."""
-    cookie = _recorded_cookie(path)
-    for _ in range(TRIES):
-        where = namespaces.find(inode)
-        if where is None:
-            return False
-        verdict = None if cookie is None else _is_other(where, inode, cookie)
-        if verdict is not None:
-            return not verdict
-    return True
 
 
 def _recorded_cookie(path: str) -> int | None:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class Table(Record):
-    """One set's table: `slots` are ids of backends, `backends` the set's by id."""
+    """One set's table: `slots` are ids of backends, `backends` the set's by id.
+
+    While a change is under way, or after one that died, a slot may be of a backend that is not the set's any more.
+    """
 
     family: int
     set: BackendSet
@@ -80,11 +83,11 @@ def _table(state: State, stored: Stored, block: int, each: BackendSet, ids: dict
 def shares(table: Table, without: Collection[Backend] = ()) -> list[Share]:
     """A table's backends by address; with `without`, how many slots they would have if those were not there."""
     total = len(table.slots)
-    found = maglev.shares(backend_name(table.backends[number]) for number in table.slots)
+    found = maglev.shares(_names(table))
     after: dict[bytes, int] = {}
     kept: dict[bytes, int] = {}
     if without:
-        old = [backend_name(table.backends[number]) for number in table.slots]
+        old = _names(table)
         new = without_backends(old, table, without)
         after = maglev.shares(new)
         kept = maglev.shares(name for name, other in zip(old, new, strict=False) if name == other)
@@ -105,6 +108,12 @@ def shares(table: Table, without: Collection[Backend] = ()) -> list[Share]:
             )
         )
     return rows
+
+
+def _names(table: Table) -> list[bytes]:
+    """What each slot leads to; empty for a backend that is not the set's any more."""
+    names = {number: backend_name(backend) for number, backend in table.backends.items()}
+    return [names.get(number, b"") for number in table.slots]
 
 
 def without_backends(old: list[bytes], table: Table, without: Collection[Backend]) -> list[bytes]:

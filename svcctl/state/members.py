@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.errors import PermissionProblem
 from svcctl.host import sock_diag
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32, U64
 from svcctl.model.constants import IPV6
+from svcctl.state.place import parse_directory_name
 
 if TYPE_CHECKING:
     from svcctl.host.sock_diag import DiagSocket
@@ -45,7 +47,12 @@ def read_members(state: State, number: int, family: int, protocol: int) -> list[
 
 
 def read_listed(state: State, protocol: int) -> dict[int, DiagSocket] | None:
-    """Sockets that listen (TCP), or are not connected (UDP), by cookie; None without sock_diag, or the right to ask."""
+    """Sockets that listen (TCP), or are not connected (UDP), by cookie.
+
+    None without sock_diag, without the right to ask, or for a state of another namespace than the one that is asked.
+    """
+    if parse_directory_name(os.path.basename(state.path)) != state.netns.inode:
+        return None
     try:
         return {one.cookie: one for one in sock_diag.listeners(protocol, netns=state.netns)}
     except (OSError, PermissionProblem):

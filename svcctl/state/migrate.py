@@ -7,6 +7,7 @@ writing are copied before the swap, and what was added meanwhile is added after 
 
 from __future__ import annotations
 
+import os
 from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from svcctl.errors import Incompatible
 from svcctl.maps import catalog
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32
 from svcctl.record import Record
+from svcctl.state.place import check_owner, missing_pin
 from svcctl.state.programs import load_object
 from svcctl.state.session import pin_error
 
@@ -55,8 +57,12 @@ class Field(Record):
 
 
 def open_any(state: State, name: str, prefix: str = "") -> Map:
-    """A pinned map whatever its shape; its type must be right. Raises Incompatible otherwise."""
+    """A pinned map whatever its shape. Raises Incompatible for another type, PermissionProblem for another's pin."""
     path = state.pin(prefix + name)
+    try:
+        check_owner(path, os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        raise missing_pin(path) from None
     try:
         opened = Map.open_pinned(path, read_only=state.read_only)
     except BpfError as error:

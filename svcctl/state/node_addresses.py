@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.errors import UsageProblem
+from svcctl.errors import Full
 from svcctl.host.addresses import local_addresses
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
@@ -107,7 +107,7 @@ def plan_nets(state: State, prefixes: Iterable[Prefix] | None) -> NetChanges | N
 
     No prefixes: on all addresses; None: where they are, by the addresses there are now.
 
-    Raises UsageProblem for more prefixes than there is room for.
+    Raises Full for more prefixes than there is room for.
     """
     have = read_nets(state)
     wanted = {
@@ -118,7 +118,7 @@ def plan_nets(state: State, prefixes: Iterable[Prefix] | None) -> NetChanges | N
         wanted = have
     most = state.map("node_port_nets").info.max_entries
     if len(wanted | have) > most:
-        raise UsageProblem(f"more than {most} prefixes where node ports are served")
+        raise Full(f"node_port_nets: there is room for {most} prefixes where node ports are served")
     data = state.map("config").lookup(bytes(4))
     serves = data is not None and CONFIG.unpack(data).node_ports > 0
     addresses = serves and any(changes(state, wanted))

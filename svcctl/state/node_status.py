@@ -56,5 +56,24 @@ def read_health(state: State) -> Health:
         ports = ports_of((text(one.name), one.health_port, one.local_ready) for one in values)
         config = read_config(state)
         eligible, pending = not config.flags & enums.CONFIG_NOT_ELIGIBLE, config.pending_ns / 1e9
-    attached = [(f"{one.program} ({one.hook})", one.up) for one in recorded_attachments(state)]
-    return Health(ports, eligible, pending, meta.mark_time_ns / 1e9, faults(attached))
+    return Health(ports, eligible, pending, meta.mark_time_ns / 1e9, read_fault(state))
+
+
+def read_fault(state: State) -> str:
+    """What keeps the node from serving: programs that are not attached, a balancer that is nowhere; empty: nothing.
+
+    An interface that went, as one does with its container, is no fault: its record stays until somebody looks.
+    """
+    rows = recorded_attachments(state)
+    if any(one.kind == "dev" and not one.up for one in rows):
+        from svcctl.host.devices import devices
+        from svcctl.state.devices import find_gone
+
+        gone = {index for index, _ in find_gone(state, devices(state.netns))}
+        rows = [one for one in rows if one.kind != "dev" or one.target not in gone]
+    text = faults((f"{one.program} ({one.hook})", one.up) for one in rows)
+    if text or not state.has_half(catalog.BALANCER):
+        return text
+    from svcctl.state.condition import fault
+
+    return fault(state) or ""

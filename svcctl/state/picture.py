@@ -14,7 +14,7 @@ from svcctl.state import counters
 from svcctl.state import place as places
 from svcctl.state.bindings import read_labels
 from svcctl.state.listing import destination_rows
-from svcctl.state.session import Reader, check_meta, need_current_schema
+from svcctl.state.session import INCONSISTENT, Reader, check_meta, need_current_schema, read_consistent
 from svcctl.state.unload import judge_directories
 
 if TYPE_CHECKING:
@@ -225,8 +225,20 @@ def read_all(place: Place) -> list[Other]:
 
 def _read_one(place: Place, path: str, inode: int) -> Picture:
     """A directory of whatever namespace: its identity is not judged, a dead one is shown as well."""
-    netns = Netns.open(place.netns)  # State owns one; nothing of it is asked
-    with Reader(place, netns, path) as reader:
-        places.check_owner(path, os.stat(path))
-        need_current_schema(check_meta(reader.meta(), reader.pin("meta")))
-        return read(reader, inode)
+
+    def opening(place: Place) -> Reader:
+        reader = Reader(
+            place, Netns.open(place.netns), path
+        )  # State owns a namespace; nothing of it is asked
+        try:
+            places.check_owner(path, os.stat(path))
+            need_current_schema(check_meta(reader.meta(), reader.pin("meta")))
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    picture, consistent = read_consistent(place, lambda reader: read(reader, inode), opening)
+    if not consistent:
+        place.notice(f"{path}: {INCONSISTENT}")
+    return picture

@@ -48,6 +48,11 @@ class Stored(NamedTuple):
     counts: tuple[int, int] = (0, 0)
     ranges: int = 0
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every frontend and member that it says it has is there: written again it would lose the others."""
+        return self.counts == (len(self.service.frontends), len(self.service.members))
+
 
 def need_services(state: State) -> None:
     """Raise NotLoaded unless `attach cgroup` or `attach dev` has made the service maps, Incompatible if one is lost."""

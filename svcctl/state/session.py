@@ -350,8 +350,15 @@ def dead_directory(path: str, inode: int) -> SvcctlError:
     return error
 
 
-def read_consistent(place: Place, read: Callable[[Reader], T]) -> tuple[T, bool]:
+INCONSISTENT = "inconsistent: a writer was at work, or died at it, while this was read"
+
+
+def read_consistent(
+    place: Place, read: Callable[[Reader], T], opening: Callable[[Place], Reader] | None = None
+) -> tuple[T, bool]:
     """Run `read` until no writer was at work meanwhile, at most four times; (result, whether it is consistent).
+
+    `opening` opens another state than that of the place's namespace.
 
     Between tries a writer gets a moment to finish. Errors of a torn read (a pin renamed away) count as a try.
     Raises Incompatible also when what was read is not what the dispatcher reads.
@@ -359,7 +366,7 @@ def read_consistent(place: Place, read: Callable[[Reader], T]) -> tuple[T, bool]
     for attempt in range(4):
         last = attempt == 3
         try:
-            with open_reader(place) as reader:
+            with (opening or open_reader)(place) as reader:
                 before = reader.generation()
                 if before & 1 and not last:
                     time.sleep(0.01 * 3**attempt)

@@ -183,7 +183,7 @@ def pins(state: State) -> dict[int, str]:
     return {
         int(name[len(PIN) :]): name
         for name in os.listdir(state.path)
-        if name.startswith(PIN) and name[len(PIN) :].isdigit()
+        if name.startswith(PIN) and name.isascii() and name[len(PIN) :].isdigit() and len(name) < 20
     }
 
 

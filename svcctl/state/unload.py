@@ -106,7 +106,7 @@ def find_leftovers(place: Place, *, remove: bool = False) -> list[str]:
         except OSError:
             continue
         try:
-            if os.fstat(fd).st_uid == os.geteuid() and flock.try_lock(fd, exclusive=True):
+            if os.fstat(fd).st_uid == os.geteuid() and flock.try_lock(fd, exclusive=remove):
                 found.append(path)
                 if remove:
                     with Netns.open(place.netns) as netns:
@@ -123,7 +123,7 @@ def lock_root(place: Place, action: str) -> int:
     """
     places.check_bpffs(place.bpffs)
     try:
-        return open_locked(place.bpffs, place)
+        return open_locked(os.path.realpath(place.bpffs), place)  # a link to a mount point is one, too
     except PermissionError:
         raise PermissionProblem(
             f"{action}: {place.bpffs}: permission denied", hint="needs root: try sudo"
@@ -134,9 +134,9 @@ def dead_directories(place: Place) -> list[str]:
     """State directories whose network namespace is gone, judged by their links. The root's lock must be held.
 
     A link that names another inode than the directory is that of a dead namespace. So is one that names 0,
-    unless it was detached by hand: then a namespace with that inode and the recorded cookie still lives. Without
-    a link (no dispatcher) it is looked for in all of the host (`liveness.py`); where that cannot tell, the
-    directory is left alone.
+    unless it was detached by hand: then, and without a link (no dispatcher), a namespace with that inode and the
+    recorded cookie is looked for in all of the host (`liveness.py`); where that cannot tell, the directory is left
+    alone.
     """
     return [path for path, dead in judge_directories(place) if dead]
 
@@ -144,7 +144,7 @@ def dead_directories(place: Place) -> list[str]:
 def judge_directories(place: Place) -> list[tuple[str, bool | None]]:
     """Each state directory under the root, and whether its network namespace is gone; None: there is no telling."""
     from svcctl.bpf.link import Link
-    from svcctl.state.liveness import is_dead, lives
+    from svcctl.state.liveness import is_dead
 
     found: list[tuple[str, bool | None]] = []
     for name in sorted(os.listdir(place.bpffs)):
@@ -158,6 +158,8 @@ def judge_directories(place: Place) -> list[tuple[str, bool | None]]:
         except (BpfError, OSError):
             found.append((path, is_dead(path, inode)))
             continue
-        gone = target is not None and target != inode and not (target == 0 and lives(path, inode))
-        found.append((path, gone))
+        if target == 0:  # of a dead namespace, or detached by hand
+            found.append((path, is_dead(path, inode, had_link=True)))
+        else:
+            found.append((path, target is not None and target != inode))
     return found

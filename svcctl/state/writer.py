@@ -177,8 +177,7 @@ def open_writer(place: Place, command: str) -> Writer:
             from svcctl.state.recover import recover
 
             recover(writer)
-        else:
-            check_programs(writer)
+        check_programs(writer)
         return writer
     except BaseException:
         writer.close()

@@ -45,6 +45,19 @@ def test_attachments_lists_the_dispatcher(world: World) -> None:
     assert ok("attachments", "-o", "name").out == f"netns:{world.netns_inode}/sk_lookup\n"
 
 
+def test_attached_again_after_the_link_was_detached_by_hand(world: World) -> None:
+    """`bpftool link detach` leaves the pin, whose link attaches nothing any more."""
+    ok("load")
+    with Link.open_pinned(f"{world.state_dir}/{catalog.DISPATCH.link_pin}") as link:
+        link.detach()
+    assert attached() == []
+    assert ok("attach", "netns", "--dry-run").out.startswith("would attach")
+    assert ok("attach", "netns").out.startswith("attached dispatcher")
+    assert len(attached()) == 1
+    assert ok("check").out == "no problems found\n"
+    assert ok("attach", "netns").out.startswith("unchanged")
+
+
 def test_attachments_when_not_loaded(world: World) -> None:
     assert svcctl("attachments").code == 3
 

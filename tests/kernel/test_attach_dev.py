@@ -13,14 +13,16 @@ import pytest
 from svcctl.bpf import probe
 from svcctl.bpf.link import Link, query_programs
 from svcctl.bpf.program import Program
+from svcctl.errors import Full
 from svcctl.host import tc
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, enums
 from svcctl.maps.layouts import U32, U64
 from svcctl.maps.packet_layouts import DEVICE, FLOW, FLOW_KEY, PACKET_CONFIG
 from svcctl.state.device_links import Hooks
-from svcctl.state.devices import attach_new
+from svcctl.state.devices import attach_new, refuse_too_many
 from svcctl.state.place import Place
+from svcctl.state.session import open_reader
 from svcctl.state.writer import lock_state
 from tests.lib.svc import assert_one_error, svc
 from tests.lib.until import lose_link
@@ -519,6 +521,19 @@ def test_lost_pins(one: Pod, state: World) -> None:
         settings = writer.map("packet_config").lookup(bytes(4))
     assert settings is not None
     assert PACKET_CONFIG.unpack(settings).udp_ms == 17_000
+
+
+def test_room_for_interfaces(one: Pod, state: World) -> None:
+    """More than the maps have room for are refused before the first write."""
+    svc("attach", "dev", "veth1", *WORKLOAD, *SMALL)
+    with open_reader(Place()) as reader:
+        most = min(
+            reader.map("devices").info.max_entries,
+            (reader.map("attachments").info.max_entries - 1 - len(catalog.CONNECT)) // 2,
+        )
+        refuse_too_many(reader, range(most))
+        with pytest.raises(Full, match=f"room for {most} interfaces"):
+            refuse_too_many(reader, range(most + 1))
 
 
 def test_unload_leaves_nothing(one: Pod, state: World, mode: str) -> None:

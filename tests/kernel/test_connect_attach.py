@@ -98,6 +98,20 @@ def test_over_all_state_directories(world: World, where: str) -> None:
         svc("unload", "--yes")
 
 
+def test_by_another_mount_of_the_hierarchy(world: World, tmp_path: Path) -> None:
+    """What is above a cgroup is above it by whatever path it is named."""
+    with own_cgroup() as parent, own_cgroup(parent) as leaf:
+        world.sh(f"mount -t cgroup2 none {tmp_path}")
+        svc("load", "--no-dispatcher")
+        svc("attach", "cgroup", parent, *SMALL)
+        with another_state():
+            other = f"{tmp_path}/{os.path.relpath(leaf, hierarchy())}"
+            ran = svc("attach", "cgroup", other, *SMALL, code=6)
+            assert f"is above it, on {parent}" in ran.err
+            assert ids(leaf) == []
+        svc("unload", "--yes")
+
+
 def test_said_again(balanced: Balanced) -> None:
     """Neither `attach` nor `load` said again makes a second program, or changes the first."""
     backend = balanced.farm.open("127.0.1.1", 8080)

@@ -6,6 +6,9 @@ import contextlib
 import socket
 
 from svcctl.model.constants import IPV4, TCP, UDP
+from svcctl.state.members import read_listed
+from svcctl.state.place import Place, directory_name
+from svcctl.state.session import open_reader
 from tests.lib.run import ok, svcctl
 from tests.lib.sockets import cookie, register, tcp, udp
 from tests.lib.world import World
@@ -15,6 +18,14 @@ def members(label: str, protocol: str) -> dict[int, object]:
     rows = ok("destinations", label, "-o", "json").json["destinations"]
     (found,) = (row["members"] for row in rows if row["protocol"] == protocol)
     return {one["cookie"]: one["alive"] for one in found}
+
+
+def test_of_another_namespace_nobody_can_tell(loaded: World) -> None:
+    """`status --all` reads what belongs to namespaces that it does not enter."""
+    with open_reader(Place()) as reader:
+        assert read_listed(reader, 6) is not None
+        reader.path = f"{loaded.bpffs}/{directory_name(reader.netns.inode + 1)}"
+        assert read_listed(reader, 6) is None
 
 
 def test_what_takes_nothing_is_not_alive(loaded: World) -> None:

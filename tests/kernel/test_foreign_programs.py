@@ -19,6 +19,8 @@ from svcctl.bpf.program import Program
 from svcctl.host import process
 from svcctl.host.netns import Netns
 from svcctl.maps.catalog import SK_LOOKUP
+from svcctl.state.place import Place
+from svcctl.state.writer import lock_state
 from tests.lib.servers import REFUSED, Server, ask
 from tests.lib.sk_lookup_programs import attached, foreign, put
 from tests.lib.svc import svc
@@ -105,6 +107,11 @@ def test_link_that_somebody_else_updated(loaded: World, tmp_path: Path) -> None:
         ran = svc("bind", "web", "tcp", FREE, 80, code=6)
         assert str(program.info.id) in ran.err
         assert "upgrade" in ran.err
+        assert len(svc("bindings", "-o", "json").json["bindings"]) == 1
+        with lock_state(Place(), "test") as writer:  # the first after one that died looks, too
+            writer.put_meta(writer.meta()._replace(generation=writer.meta().generation + 1))
+        ran = svc("bind", "web", "tcp", FREE, 80, code=6)
+        assert str(program.info.id) in ran.err
         assert len(svc("bindings", "-o", "json").json["bindings"]) == 1
         svc("unload", "--yes")
     assert not os.path.exists(loaded.state_dir)

@@ -13,6 +13,9 @@ from svcctl.maps.layouts import U32
 from svcctl.maps.service_layouts import LUT
 from svcctl.model.flow_hash import cookie_hash, slot_of
 from svcctl.model.maglev import DEFAULT_SIZE
+from svcctl.state import lut as tables
+from svcctl.state.place import Place
+from svcctl.state.session import open_reader
 from tests.lib.balanced import VIP, Balanced, cookie
 from tests.lib.svc import svc
 
@@ -168,6 +171,33 @@ def test_upgrade_and_resize_keep_tables(balanced: Balanced) -> None:
         one.connect((VIP, 80))
         assert balanced.farm.taker() == wanted
     clean()
+
+
+def test_a_slot_of_a_backend_that_left(balanced: Balanced) -> None:
+    """While a change is under way the table may still name a backend that the service has no more."""
+    names = [f"10.1.0.{number}:80" for number in (1, 2, 3)]
+    add = [word for one in names for word in ("--backend", one)]
+    svc(
+        "service",
+        "add",
+        "web",
+        "--frontend",
+        f"{VIP}:80/tcp",
+        "--algorithm",
+        "maglev",
+        "--table-size",
+        251,
+        *add,
+    )
+    with open_reader(Place()) as reader:
+        (table,) = [one for one in tables.tables_of(reader, "web") if one.slots]
+    number, left = next(iter(table.backends.items()))
+    rest = {key: value for key, value in table.backends.items() if key != number}
+    members = tuple(one for one in table.set.members if one[0] != left)
+    torn = table._replace(backends=rest, set=table.set._replace(members=members))
+    for rows in (tables.shares(torn), tables.shares(torn, [members[0][0]])):
+        assert len(rows) == 2
+        assert sum(one.slots for one in rows) == 251 - list(table.slots).count(number)
 
 
 def test_wrong_words(balanced: Balanced) -> None:

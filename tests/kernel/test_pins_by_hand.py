@@ -224,7 +224,7 @@ def test_commands_without_a_dispatcher(world: World, server: Server) -> None:
 
 def test_pin_that_others_may_write(serving: World) -> None:
     os.chmod(f"{serving.state_dir}/exact", 0o666)
-    for words in (("bindings",), CHANGES[0]):
+    for words in (("bindings",), CHANGES[0], ("upgrade", "--max-bindings", 5000)):
         ran = svc(*words, code=4)
         assert "exact" in ran.err
         assert "0666" in ran.err

@@ -16,7 +16,7 @@ def test_number(text: str, pid: int) -> None:
     assert process.parse_pid_or_file(text) == pid
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "+5", "4194304", "99999999999999999999", "", "\0"])
+@pytest.mark.parametrize("text", ["0", "-1", "+5", "4194304", "99999999999999999999", "9" * 5000, "", "\0"])
 def test_no_pid(text: str) -> None:
     with pytest.raises(UsageProblem):
         process.parse_pid_or_file(text)

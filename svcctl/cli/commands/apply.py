@@ -67,7 +67,7 @@ def command(
                 carry_out(writer, prepared, progress.count)
                 progress.end()
                 end_flows(env, writer, prepared)
-                _note_eligibility(writer, desired)
+                _note_health(writer, desired)
         progress.end()
         say(env, prepared.plan.notices)
         emit_plan(env, prepared.plan, dry_run=env.dry_run, unchanged=True, details=bool(env.verbosity))
@@ -76,11 +76,15 @@ def command(
         gc.enable()
 
 
-def _note_eligibility(writer: Writer, desired: list[Desired]) -> None:
-    """For `svcctl health`: whether the node may be sent traffic, if a source speaks of it. Writes only what is new."""
+def _note_health(writer: Writer, desired: list[Desired]) -> None:
+    """For `svcctl health`: no change of a cluster waits any more; whether the node may be sent traffic, if a source
+    speaks of it. Writes only what is new."""
+    from svcctl.maps import catalog
     from svcctl.model.desired import KUBERNETES
     from svcctl.state.node_status import note_node
 
-    own = [node for one in desired if one.kind == KUBERNETES for node in one.nodes if node.own]
-    if own:
-        note_node(writer, eligible=all(node.eligible for node in own))
+    clusters = [one for one in desired if one.kind == KUBERNETES]
+    if not clusters or not writer.has_half(catalog.BALANCER):
+        return
+    own = [node for one in clusters for node in one.nodes if node.own]
+    note_node(writer, eligible=all(node.eligible for node in own) if own else None, pending_ns=0)

@@ -67,7 +67,7 @@ def find_steps(value: object, path: str) -> Steps:
         step: str | int
         if rest[0] == "[" and isinstance(value, list):
             digits, _, rest = rest[1:].partition("]")
-            step = int(digits) if digits.isdigit() else -1
+            step = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else -1
             if not 0 <= step < len(value):
                 break
             value = value[step]
