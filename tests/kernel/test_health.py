@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -161,6 +163,46 @@ def test_a_program_that_is_not_attached(balanced: Balanced) -> None:
         os.rename(f"{balanced.state_dir}/away", f"{balanced.state_dir}/link_connect4")
         assert answer.status == 503
         assert answer.json["reason"].startswith("not attached: connect4")
+        assert status(NODE, "/livez") == 200
+
+
+def test_an_interface_that_went_is_no_fault(balanced: Balanced) -> None:
+    """As one does with its container: its record stays until somebody looks."""
+    balanced.world.sh(
+        "ip link add gone0 type veth peer name gone1; ip link add here0 type veth peer name here1"
+    )
+    svc("attach", "dev", "gone0", "here0", "--role", "workload", "--max-flows", 1000)
+    web(balanced)
+    with health():
+        wait_for(200, 30100)
+        balanced.world.sh("ip link del gone0")
+        assert (status(NODE, "/livez"), status(30100)) == (200, 200)
+    assert "its interface is gone" in svc("gc").out
+
+
+def test_a_balancer_that_is_nowhere(balanced: Balanced) -> None:
+    web(balanced)
+    with health():
+        wait_for(200, 30100)
+        svc("detach", "cgroup")
+        answer = ask(NODE, "/livez")
+        assert (answer.status, answer.json["reason"]) == (
+            503, "the balancer is not attached ('svcctl attach cgroup')",
+        )  # fmt: skip
+        svc("attach", "cgroup", balanced.cgroup)
+        assert status(NODE, "/livez") == 200
+
+
+def test_an_apply_that_went_well_ends_the_wait(balanced: Balanced, tmp_path: Path) -> None:
+    """Of a follower that could not apply and was stopped, say; an input without nodes says as much."""
+    note(pending_ns=time.time_ns() - 5000 * 10**9)
+    kubernetes = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "b"}}
+    spec = {"clusterIP": "10.96.0.77", "ports": [{"port": 80}], "selector": {"a": "b"}}
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps({**kubernetes, "spec": spec}))
+    with health():
+        assert status(NODE, "/livez") == 503
+        svc("apply", "-f", file, "--force")
         assert status(NODE, "/livez") == 200
 
 
