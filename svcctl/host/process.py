@@ -147,11 +147,6 @@ def socket_fds(pid: int) -> Iterator[tuple[int, int]]:
             yield int(name), int(link[8:-1])
 
 
-def find_fd(pid: int, inode: int) -> int | None:
-    """The first descriptor of the process that is the socket with this inode, or None."""
-    return next((fd for fd, found in socket_fds(pid) if found == inode), None)
-
-
 def command(pid: int) -> str:
     """The process's command line, arguments joined with spaces, at most 80 printable characters.
 

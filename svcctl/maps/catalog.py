@@ -250,12 +250,6 @@ ROLE_PROGRAMS = {
     enums.ROLE_WORKLOAD: ("from_workload", "to_workload"),
     enums.ROLE_HOST: ("from_outside", "to_outside"),
 }
-TAIL_PROGRAMS = (
-    "open_flow", "answer", "icmp_from", "icmp_to", "icmp_outside", "open_outside", "decapsulate", "open_tunnel",
-    "answer_tunnel", "icmp_tunnel", "complain_back", "icmp_leaving", "encapsulate",
-)  # fmt: skip
-"""Programs that only `tails` leads to: loaded with the others, held by that map, with no pin of their own."""
-
 PROGRAMS = (DISPATCH, *CONNECT, *PACKET)
 
 

@@ -14,8 +14,6 @@ FILTER_BUCKETS, FILTER_MARKS = 65_536, 7
 """Entries of `flow_filter`, and how many keys each has room for."""
 TUNNEL_VNI, TUNNEL_PORT = 0xCA11C0, 4789
 """VXLAN network identifier of our tunnels, and the UDP port unless another one is set."""
-ROUTE_TIME_SHIFT = 20
-"""`route_time` counts units of 2**20 ns."""
 
 
 class FlowKey(Record):

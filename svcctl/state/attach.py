@@ -152,9 +152,7 @@ def list_attachments(state: State) -> list[Attached]:
     rows = []
     for key_data, value_data in state.map("attachments").items():
         key, value = layouts.ATTACHMENT_KEY.unpack(key_data), layouts.ATTACHMENT.unpack(value_data)
-        record = layouts.PROGRAM.unpack(
-            state.map("programs").lookup(U32.pack(value.program)) or bytes(layouts.PROGRAM.size)
-        )
+        record = state.program_record(value.program)
         rows.append(
             Attached(
                 kind=_KINDS.get(key.kind, str(key.kind)),

@@ -24,6 +24,7 @@ from svcctl.state.attach import drop_link
 from svcctl.state.balancer_settings import setting_changes
 from svcctl.state.foreign import map_names
 from svcctl.state.programs import load_object
+from svcctl.state.service_config import put_service_config, read_service_config
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def plan_attach(state: State, options: BalancerOptions) -> BalancerPlan:
         _refuse_other_sizes(state, options)
     now = Config(0, 0, 0, 0, 0)
     if not make:
-        now = CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
+        now = read_service_config(state)
     # Attached anew it begins with the defaults; while it is attached, what is not said stays.
     config = _settings(state, now if have else _with_defaults(now), options)
     wanted = [
@@ -248,7 +249,7 @@ def apply_attach(writer: Writer, plan: BalancerPlan, options: BalancerOptions) -
         if plan.make or not _programs_pinned(writer):
             _load(writer, plan, options)
         if plan.config_changes:
-            writer.map("config").update(bytes(4), CONFIG.pack(plan.config))
+            put_service_config(writer, plan.config)
         for shape in catalog.CONNECT:
             if shape.name in plan.drop:
                 drop_attachment(writer, shape)

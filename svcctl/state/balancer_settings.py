@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from svcctl.maps import enums
-from svcctl.maps.service_layouts import CONFIG
 from svcctl.record import Record
+from svcctl.state.service_config import read_service_config
 
 if TYPE_CHECKING:
     from svcctl.maps.service_layouts import Config
@@ -57,7 +57,7 @@ def settings_of(config: Config) -> Settings:
 
 def read_settings(state: State) -> Settings:
     """The settings as they are."""
-    return settings_of(CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size)))
+    return settings_of(read_service_config(state))
 
 
 def setting_changes(old: Config, new: Config) -> str:

@@ -18,7 +18,6 @@ from svcctl.maps.service_layouts import (
     BACKEND,
     BACKEND_ID,
     BLOCK,
-    CONFIG,
     CURRENT,
     ITEM_KEY,
     MEMBER_KEY,
@@ -34,6 +33,7 @@ from svcctl.state.change_frontends import special_frontends, wild_ports
 from svcctl.state.change_plan import deltas
 from svcctl.state.change_remove import add_usage, remove_rest
 from svcctl.state.drains import note_drains
+from svcctl.state.service_config import put_service_config, read_service_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -252,8 +252,7 @@ def _count_special(writer: Writer, changes: Changes, by: int) -> None:
     sums = [max(total, 0) if by > 0 else min(total, 0) for total in sums]
     if not any(sums) and (by < 0 or not ports):
         return
-    config = writer.map("config")
-    now = CONFIG.unpack(config.lookup(bytes(4)) or bytes(CONFIG.size))
+    now = read_service_config(writer)
     if sums[0] > 0 and not now.node_ports:
         from svcctl.state.node_addresses import refresh
 
@@ -270,4 +269,4 @@ def _count_special(writer: Writer, changes: Changes, by: int) -> None:
     elif not node_ports and by < 0:
         want = want._replace(first_node_port=0, last_node_port=0)
     if want != now:
-        config.update(bytes(4), CONFIG.pack(want))
+        put_service_config(writer, want)

@@ -9,14 +9,13 @@ from svcctl.bpf.errors import BpfError
 from svcctl.errors import SvcctlError
 from svcctl.host import cgroup
 from svcctl.maps import catalog, enums
-from svcctl.maps.service_layouts import CONFIG
 from svcctl.record import Record
 from svcctl.state.balancer import recorded
+from svcctl.state.service_config import read_service_config
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
     from svcctl.maps.catalog import ProgramShape
-    from svcctl.maps.service_layouts import Config
     from svcctl.state.session import State
 
 
@@ -72,7 +71,7 @@ def fault(state: State) -> str | None:
 
 def condition(state: State) -> Condition:
     """How the balancer is. Others than root cannot open links: a pinned one is up for them."""
-    config: Config = CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
+    config = read_service_config(state)
     excludes_udp = bool(config.flags & enums.CONFIG_EXCLUDE_UDP)
     have = recorded(state)
     if not have:

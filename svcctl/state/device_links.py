@@ -276,8 +276,7 @@ def loaded_programs(state: State) -> list[tuple[int, int]]:
     found = []
     for base in (0, layouts.NEXT_PROGRAMS):
         for shape in catalog.PACKET:
-            data = state.map("programs").lookup(layouts.U32.pack(base + shape.number))
-            number = layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size)).id
+            number = state.program_record(base + shape.number).id
             if number:
                 found.append((number, shape.number))
     return found

@@ -155,8 +155,7 @@ def is_whole(state: State, known: Records, device: Device, role: int) -> bool:
             return False
         if os.geteuid() != 0:
             continue
-        data = state.map("programs").lookup(U32.pack(shape.number))
-        loaded = layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size)).id
+        loaded = state.program_record(shape.number).id
         live = device_links.live(state, side, ifindex, record)
         if live is None or not loaded or live.program_id != loaded:
             return False

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from svcctl.maps.service_layouts import CONFIG
 from svcctl.model.service import overdue
 from svcctl.state import services
+from svcctl.state.service_config import change_service_config, read_service_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 def next_end(state: State) -> int:
     """CLOCK_REALTIME in nanoseconds before which no drain ends; 0: none does."""
-    data = state.map("config").lookup(bytes(4))
-    return CONFIG.unpack(data).drain_ns if data is not None else 0
+    return read_service_config(state).drain_ns
 
 
 def note_drains(writer: Writer, wanted: Iterable[Service]) -> None:
@@ -36,7 +35,7 @@ def note_drains(writer: Writer, wanted: Iterable[Service]) -> None:
         return
     have = next_end(writer)
     if not have or min(ends) < have:
-        _put_next_end(writer, min(ends))
+        change_service_config(writer, drain_ns=min(ends))
 
 
 def find_overdue(state: State, now_ns: int | None = None) -> list[Stored]:
@@ -86,11 +85,5 @@ def end_overdue(writer: Writer, now_ns: int | None = None) -> list[tuple[str, Ba
         if member.until_ns
     ]
     with writer.changing():
-        _put_next_end(writer, min(left, default=0))
+        change_service_config(writer, drain_ns=min(left, default=0))
     return done
-
-
-def _put_next_end(writer: Writer, when: int) -> None:
-    config = writer.map("config")
-    now = CONFIG.unpack(config.lookup(bytes(4)) or bytes(CONFIG.size))
-    config.update(bytes(4), CONFIG.pack(now._replace(drain_ns=when)))

@@ -17,7 +17,6 @@ from svcctl.maps.service_layouts import (
     AFFINITY,
     AFFINITY_KEY,
     BACKEND,
-    CONFIG,
     MEMBER_KEY,
     MEMBER_RESTS,
     RANGE_KEY,
@@ -31,6 +30,7 @@ from svcctl.model.service_endpoint import Frontend, format_backend, zero_address
 from svcctl.record import Record
 from svcctl.state import nat, services
 from svcctl.state.explain_service import whose
+from svcctl.state.service_config import read_service_config
 from svcctl.state.services import as_backend
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def explain_packet(
     """For a client with the address `source` (both 16 bytes, v4-mapped); None without a packet path or service."""
     if not state.has_half(catalog.PACKETS):
         return None
-    config = CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
+    config = read_service_config(state)
     exact = nat.route_of(state, codec.frontend_key(Frontend(family, address, port, protocol)))
     wild = None
     if exact is None and config.node_ports:

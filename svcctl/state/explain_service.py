@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from svcctl.maps import catalog, enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.layouts import U32
-from svcctl.maps.service_layouts import AFFINITY, AFFINITY_KEY, CONFIG, NODE_KEY, AffinityKey, Config, NodeKey
+from svcctl.maps.service_layouts import AFFINITY, AFFINITY_KEY, NODE_KEY, AffinityKey, Config, NodeKey
 from svcctl.model.constants import IPV4, UDP
 from svcctl.model.prefix import MAPPED, format_address
 from svcctl.model.service_endpoint import (
@@ -29,6 +29,7 @@ from svcctl.record import Record
 from svcctl.state import nat, services
 from svcctl.state.condition import condition
 from svcctl.state.remembered import Names, affinity_seconds
+from svcctl.state.service_config import read_service_config
 from svcctl.state.service_listing import lane_stats, policy_text
 
 if TYPE_CHECKING:
@@ -83,8 +84,7 @@ def explain_service(
     """What a service does with a connection to `address` (16 bytes, v4-mapped); None: no service has to do with it."""
     if not state.has_half(catalog.BALANCER):
         return None
-    data = state.map("config").lookup(bytes(4))
-    config: Config = CONFIG.unpack(data or bytes(CONFIG.size))
+    config = read_service_config(state)
     address = _zero_is_loopback(family, address)
     exact = nat.route_of(state, codec.frontend_key(Frontend(family, address, port, protocol)))
     wild = nat.route_of(state, codec.frontend_key(Frontend(family, zero_address(family), port, protocol)))

@@ -12,10 +12,11 @@ from svcctl.errors import Full
 from svcctl.host.addresses import local_addresses
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
-from svcctl.maps.service_layouts import CONFIG, NODE_KEY, NodeKey
+from svcctl.maps.service_layouts import NODE_KEY, NodeKey
 from svcctl.model.constants import IPV4, IPV6
 from svcctl.model.prefix import MAPPED, format_prefix, mask_address
 from svcctl.record import Record
+from svcctl.state.service_config import read_service_config
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -87,8 +88,7 @@ def needs_refresh(state: State) -> bool:
     """Whether there are node ports, and `refresh` has something to change for them."""
     if not state.has_map("config"):
         return False
-    config = CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
-    return config.node_ports > 0 and any(changes(state))
+    return read_service_config(state).node_ports > 0 and any(changes(state))
 
 
 def refresh(writer: Writer) -> int:
@@ -119,9 +119,7 @@ def plan_nets(state: State, prefixes: Iterable[Prefix] | None) -> NetChanges | N
     most = state.map("node_port_nets").info.max_entries
     if len(wanted | have) > most:
         raise Full(f"node_port_nets: there is room for {most} prefixes where node ports are served")
-    data = state.map("config").lookup(bytes(4))
-    serves = data is not None and CONFIG.unpack(data).node_ports > 0
-    addresses = serves and any(changes(state, wanted))
+    addresses = read_service_config(state).node_ports > 0 and any(changes(state, wanted))
     if wanted == have and not addresses:
         return None
     text = ", ".join(net_texts(wanted)) or "all"

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from svcctl.maps import catalog, enums
 from svcctl.maps.layouts import text
-from svcctl.maps.service_layouts import CONFIG, SERVICE
+from svcctl.maps.service_layouts import SERVICE
 from svcctl.model.health import Health, faults, ports_of
 from svcctl.state.collect import recorded_attachments
+from svcctl.state.service_config import put_service_config, read_service_config
 
 if TYPE_CHECKING:
     from svcctl.maps.service_layouts import Config
@@ -17,25 +18,20 @@ if TYPE_CHECKING:
     from svcctl.state.writer import Writer
 
 
-def read_config(state: State) -> Config:
-    """The `config` record."""
-    return CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
-
-
 def needs_note(state: State, *, eligible: bool | None = None, pending_ns: int | None = None) -> bool:
     """Whether `note_node` would write anything."""
-    now = read_config(state)
+    now = read_service_config(state)
     return _noted(now, eligible, pending_ns) != now
 
 
 def note_node(writer: Writer, *, eligible: bool | None = None, pending_ns: int | None = None) -> bool:
     """Note what is given, if it is not so already; whether anything was written."""
-    now = read_config(writer)
+    now = read_service_config(writer)
     wanted = _noted(now, eligible, pending_ns)
     if wanted == now:
         return False
     with writer.changing():
-        writer.map("config").update(bytes(4), CONFIG.pack(wanted))
+        put_service_config(writer, wanted)
     return True
 
 
@@ -54,7 +50,7 @@ def read_health(state: State) -> Health:
     if state.has_map(catalog.BALANCER.marker):
         values = (SERVICE.unpack(data) for _, data in state.map("services").items())
         ports = ports_of((text(one.name), one.health_port, one.local_ready) for one in values)
-        config = read_config(state)
+        config = read_service_config(state)
         eligible, pending = not config.flags & enums.CONFIG_NOT_ELIGIBLE, config.pending_ns / 1e9
     return Health(ports, eligible, pending, meta.mark_time_ns / 1e9, read_fault(state))
 

@@ -18,7 +18,6 @@ from svcctl.maps.service_layouts import (
     AFFINITY,
     AFFINITY_KEY,
     BLOCK,
-    CONFIG,
     CURRENT,
     MEMBER_KEY,
     MEMBER_RESTS,
@@ -32,6 +31,7 @@ from svcctl.maps.service_layouts import (
 from svcctl.model.prefix import format_address, format_host_port
 from svcctl.model.service_endpoint import Backend, format_backend
 from svcctl.record import Record
+from svcctl.state.service_config import read_service_config
 from svcctl.state.services import as_backend, get, need_services, read_backend
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class Names:
         self._addresses: dict[int, bytes | None] = {}
         self._nodes: dict[int, str] | None = None
         self._blocks: dict[int, tuple[tuple[int, int], ...]] = {}
-        data = state.map("config").lookup(bytes(4))
-        self.udp_seconds: int = CONFIG.unpack(data).udp_affinity_seconds if data is not None else 0
+        self.udp_seconds: int = read_service_config(state).udp_affinity_seconds
 
     def service(self, number: int) -> ServiceValue | None:
         """The value of a service id, None if there is no such service (any more)."""

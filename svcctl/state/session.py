@@ -116,6 +116,11 @@ class State:
             return False  # of another layout
         return data is not None and layouts.PROGRAM.unpack(data).id != 0
 
+    def program_record(self, index: int) -> ProgramRecord:
+        """What `programs` says of a program; id 0 if it was never loaded."""
+        data = self.map("programs").lookup(U32.pack(index))
+        return layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
+
     def need_maps(self, *halves: Half) -> None:
         """Raise Incompatible for the first map that is not pinned, of those that every state has and of `halves`."""
         for maps in (catalog.STATE_MAPS, *(half.maps for half in halves)):

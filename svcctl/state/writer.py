@@ -15,7 +15,7 @@ from svcctl.bpf.link import Link
 from svcctl.errors import Conflict, Incompatible, NotLoaded, PermissionProblem, SvcctlError
 from svcctl.host.netns import Netns
 from svcctl.maps import catalog, enums, layouts
-from svcctl.maps.layouts import U32, ProgramRecord
+from svcctl.maps.layouts import U32
 from svcctl.state import place as places
 from svcctl.state.lock import open_locked_timed
 from svcctl.state.session import (
@@ -71,11 +71,6 @@ class Writer(State):
     def put_usage(self, name: str, usage: Usage) -> None:
         """Write how full a map is."""
         self.map("usage").update(U32.pack(catalog.MAPS[name].usage or 0), layouts.USAGE.pack(usage))
-
-    def program_record(self, index: int) -> ProgramRecord:
-        """What `programs` says of a program; id 0 if it was never loaded."""
-        data = self.map("programs").lookup(U32.pack(index))
-        return layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
 
     def pin_mode(self, path: str) -> None:
         """Give a new map pin the state's mode and group."""

@@ -91,9 +91,6 @@ def test_sockets_only_gaps_and_duplicates() -> None:
     with child() as one:
         expected = [tuple(pair) for pair in one.run(code)]
         assert sorted(process.socket_fds(one.pid)) == sorted(expected)
-        assert process.find_fd(one.pid, expected[1][1]) == expected[1][0]
-        assert process.find_fd(one.pid, expected[0][1]) in (expected[0][0], 700)
-        assert process.find_fd(one.pid, 1) is None
 
 
 def test_children(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from svcctl.host import cgroup
 from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import AttachmentKey
-from svcctl.maps.service_layouts import CONFIG
 from svcctl.state import balancer
 from svcctl.state.attach import drop_link
 from svcctl.state.audit.finding import Finding
 from svcctl.state.audit.kernel import SWAPPED, pinned_program
+from svcctl.state.service_config import read_service_config
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def find(writer: Writer, deep: bool) -> Iterator[Finding]:
                     message = f"{shape.name}: link {info.id} is pinned, and nothing is recorded or attached"
                     yield Finding("attachments", message, partial(drop_link, writer.pin(shape.link_pin)))
         return
-    config = CONFIG.unpack(writer.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
+    config = read_service_config(writer)
     for shape, info in links.items():
         record = records.get(shape.hook, {}).get(home)
         if config.flags & enums.CONFIG_EXCLUDE_UDP and shape.name in catalog.UDP_HOOKS:

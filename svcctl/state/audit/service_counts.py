@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from svcctl.bpf.constants import LOCK
 from svcctl.maps import catalog, layouts
 from svcctl.maps.layouts import U32, U64
-from svcctl.maps.service_layouts import AFFINITY_KEY, CONFIG, REVERSE, REVERSE_ENTRY, SERVICE_STATS
+from svcctl.maps.service_layouts import AFFINITY_KEY, REVERSE, REVERSE_ENTRY, SERVICE_STATS
 from svcctl.state.audit.finding import Finding
 from svcctl.state.change_frontends import special_frontends, wild_ports
 from svcctl.state.node_addresses import changes, refresh
+from svcctl.state.service_config import change_service_config, read_service_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,7 @@ def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
     A count that is too low is mended before the frontends are, one that is too high after them.
     """
     writer = view.writer
-    data = writer.map("config").lookup(bytes(4)) or bytes(CONFIG.size)
-    now = CONFIG.unpack(data)
+    now = read_service_config(writer)
     node_ports = blocked = tables = 0
     ports: list[int] = []
     for one in view.known.values():
@@ -39,7 +39,9 @@ def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
             "balancer",
             f"node ports are looked for from {now.first_node_port} to {now.last_node_port}, there are"
             f" {min(ports)} to {max(ports)}",
-            partial(_set_config, view, first_node_port=min(ports), last_node_port=max(ports)),
+            partial(
+                change_service_config, view.writer, first_node_port=min(ports), last_node_port=max(ports)
+            ),
         )
     for name, have, want in (
         ("node_ports", now.node_ports, node_ports),
@@ -48,11 +50,13 @@ def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
     ):
         if have != want and (have < want) == too_low and (too_low or view.is_sure):
             yield Finding(
-                "balancer", f"{name} is {have}, {want} counted", partial(_set_config, view, **{name: want})
+                "balancer",
+                f"{name} is {have}, {want} counted",
+                partial(change_service_config, view.writer, **{name: want}),
             )
     ends = [one.until_ns for each in view.known.values() for one in each.service.members if one.until_ns]
     if too_low and ends and not 0 < now.drain_ns <= min(ends):
-        repair = partial(_set_config, view, drain_ns=min(ends))
+        repair = partial(change_service_config, view.writer, drain_ns=min(ends))
         yield Finding("balancer", "a drain ends before drains are looked for", repair)
     if too_low and node_ports:
         more_addresses, fewer = changes(writer)
@@ -62,12 +66,6 @@ def balancer(view: View, *, too_low: bool) -> Iterator[Finding]:
                 f"node_addresses lacks {len(more_addresses)} addresses of the interfaces and has {len(fewer)} others",
                 partial(refresh, writer),
             )
-
-
-def _set_config(view: View, **fields: Any) -> None:
-    table = view.writer.map("config")
-    now = CONFIG.unpack(table.lookup(bytes(4)) or bytes(CONFIG.size))
-    table.update(bytes(4), CONFIG.pack(now._replace(**fields)))
 
 
 def ids(view: View, deep: bool) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from svcctl.errors import SvcctlError
 from svcctl.host.cgroup import path_of
 from svcctl.maps import catalog, layouts
-from svcctl.maps.layouts import U32
 from svcctl.state.balancer_settings import read_settings
 from svcctl.state.condition import condition, serves_packets
 from svcctl.state.doctor.line import FAIL, OK, WARN, Line
@@ -27,8 +26,7 @@ def programs(probe: Probe, reader: Reader) -> Line:
         return Line(name, OK, NEVER)
     records = {}
     for shape in catalog.CONNECT:
-        data = reader.map("programs").lookup(U32.pack(shape.number))
-        record = layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
+        record = reader.program_record(shape.number)
         if record.id:
             records[shape.name] = record
     if not records:

@@ -9,7 +9,6 @@ from svcctl.bpf.errors import BpfError
 from svcctl.errors import NotLoaded, PermissionProblem, SvcctlError
 from svcctl.host import devices as host_devices
 from svcctl.maps import catalog, layouts
-from svcctl.maps.layouts import U32
 from svcctl.state import attach
 from svcctl.state.doctor import balancer, tunnels
 from svcctl.state.doctor.line import FAIL, OK, UNSEEN, WARN, Line, unseen
@@ -96,7 +95,7 @@ def _own_program(probe: Probe) -> int | None:
         with probe.reader() as reader:
             if not attach.is_attached(reader):
                 return None
-            return _record(reader).id
+            return reader.program_record(catalog.DISPATCH.number).id
     except (SvcctlError, BpfError, OSError):
         return None
 
@@ -146,13 +145,8 @@ def _mark(probe: Probe, reader: Reader) -> Line:
     )
 
 
-def _record(reader: Reader) -> layouts.ProgramRecord:
-    data = reader.map("programs").lookup(U32.pack(catalog.DISPATCH.number))
-    return layouts.PROGRAM.unpack(data or bytes(layouts.PROGRAM.size))
-
-
 def _program(probe: Probe, reader: Reader) -> Line:
-    record = _record(reader)
+    record = reader.program_record(catalog.DISPATCH.number)
     if not record.id:
         return Line("program", OK, "none is loaded")
     text = f"program {record.id} of svcctl {layouts.text(record.version)}"
