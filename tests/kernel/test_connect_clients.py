@@ -29,7 +29,7 @@ def run(*words: str, **how: object) -> str:
     if shutil.which(words[0]) is None:
         pytest.skip(f"needs {words[0]}")
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=60 * SLOWNESS, check=False, **how  # type: ignore[call-overload]
+        words, capture_output=True, text=True, timeout=200 * SLOWNESS, check=False, **how  # type: ignore[call-overload]
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return str(done.stdout)
