@@ -6,7 +6,7 @@ Each object has an owner: who asked for it in a desired state, "" for what was m
 * What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless taken over.
 * Without `prune` nothing is removed; with it, what an owner made and no longer asks for. Ports of a Service of
   Kubernetes are no objects of their own: those that one in the input no longer has go in any case, all of them when it
-  has become headless, an ExternalName or another proxy's.
+  has become headless, an ExternalName or another proxy's. What is there of a Service that could not be taken stays.
 * A frontend or binding that somebody else holds is a conflict, or taken away there with `take_over`.
 * The state of a backend comes from the input. Only the API server of Kubernetes keeps its last backends when the input
   has none for it: whoever asks for the cluster's state may need it to get there. With `force` it goes with a prune.
@@ -149,12 +149,17 @@ def plan_apply(
 
 def _doubts(desired: Sequence[Desired], have: Have) -> tuple[str, ...]:
     asked = {one.name for each in desired for one in each.services}
+    kept = _kept(desired)
     return tuple(
         doubt
         for each in desired
         for doubt in partial_input(
             each,
-            [name for name, old in have.services.items() if old.owner == each.owner and name not in asked],
+            [
+                name
+                for name, old in have.services.items()
+                if old.owner == each.owner and name not in asked and (old.owner, _object(old)) not in kept
+            ],
         )
     )
 
@@ -192,10 +197,12 @@ def _services(
     of_clusters = [each for each in desired if each.kind == KUBERNETES]
     asked = {(one.owner, _object(one)) for each in of_clusters for one in each.services}
     asked |= {(each.owner, object) for each in of_clusters for object in each.objects}
+    kept = _kept(desired)
     for name, old in have.services.items():
         if (
             not old.owner
             or name in steps
+            or (old.owner, _object(old)) in kept
             or (old.owner not in owners and (old.owner, _object(old)) not in asked)
         ):
             continue
@@ -208,6 +215,11 @@ def _services(
             old = have.services[name]
             steps[name] = Step(CHANGED, name, old, old, True, BROKEN)
     return steps
+
+
+def _kept(desired: Sequence[Desired]) -> set[tuple[str, str]]:
+    """Owner, and `namespace/name`, of Services that could not be taken."""
+    return {(each.owner, object) for each in desired for object in each.kept}
 
 
 def _object(service: Service) -> str:

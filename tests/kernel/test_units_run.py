@@ -86,7 +86,9 @@ def test_services_survive_a_reboot(host: World) -> None:
         boot()
         words = ("service", "add", "web", "--frontend", "10.96.0.1:80/tcp", "--backend", "10.1.0.1:80")
         assert process(*words).returncode == 0
-        run("svcctl-save.service", "ExecStart")  # looks at the host's addresses for whether a backend is on it
+        run(
+            "svcctl-save.service", "ExecStart"
+        )  # looks at the host's addresses for whether a backend is on it
         assert process("bind", "web", "tcp", "192.0.2.0/24", "443").returncode == 0
         before = process("export").stdout
         run("svcctl-restore.service", "ExecStop")

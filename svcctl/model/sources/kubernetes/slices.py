@@ -10,11 +10,11 @@ from svcctl.model.sources.kubernetes.fields import (
     MAX_LABEL,
     ObjectProblem,
     choice,
+    integer,
     mapping,
     name,
     objects,
     port_name,
-    port_number,
     shown,
     text,
 )
@@ -35,8 +35,8 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 _FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
 _PROTOCOLS = {"TCP": TCP, "UDP": UDP}
 _IGNORED_TYPES = ("FQDN",)
-MAX_ENDPOINTS, MAX_PORTS = 1000, 100
-"""Of a slice, as the API server has it. Each endpoint is a backend at each port."""
+MAX_ENDPOINTS, MAX_PORTS = 1000, 20_000
+"""Of a slice, as the API server has it. Each endpoint is a backend at each port: planning.py counts those."""
 
 
 class SliceOf(Record):
@@ -94,19 +94,25 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
     for fault, those in faults.items():
         count = f"{len(those)} endpoints" if len(those) > 1 else "1 endpoint"
         notices.warn(item.subject, f"{count} left out: {_short(min(those))} is {fault}")
-    return SliceOf(family, _ports(content, place), found)
+    return SliceOf(family, _ports(item, notices), found)
 
 
-def _ports(content: Mapping[str, object], place: Place) -> dict[tuple[str, int], list[int]]:
-    """A port without a name has the name "", as the API server fills in; one whose name is null has none."""
+def _ports(item: Item, notices: Notices) -> dict[tuple[str, int], list[int]]:
+    """A port without a name has the name "", as the API server fills in; one whose name is null has none.
+
+    The API server does not look at their numbers.
+    """
+    content, place = item.content, item.place
     found: dict[tuple[str, int], list[int]] = {}
     for number, one in enumerate(_some(content, "ports", place, MAX_PORTS)):
         path = place.under("ports").under(number)
         named = port_name(one, "name", path)
-        port = port_number(one, "port", path)
+        port = integer(one, "port", path) or 0
         protocol = _PROTOCOLS.get(choice(one, "protocol", path, ("TCP", "UDP", "SCTP")))
         unnamed = "name" in one and one["name"] is None
-        if port and protocol is not None and not unnamed:
+        if not 0 <= port <= 65535:
+            notices.warn(item.subject, f"port {named!r} left out: {port} is not in 1-65535")
+        elif port and protocol is not None and not unnamed:
             found.setdefault((named, protocol), []).append(port)
     return found
 
