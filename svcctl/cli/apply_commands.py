@@ -342,8 +342,12 @@ def emit_plan(env: Env, plan: ApplyPlan, *, dry_run: bool, unchanged: bool, deta
 
 
 def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
-    """End UDP sockets that still go to backends which left: how many. It must not make a failure of what is done."""
+    """End UDP sockets that still go to backends which left or are down, and forget such flows: how many.
+
+    It must not make a failure of what is done.
+    """
     from svcctl.state.apply import left_backends
+    from svcctl.state.conntrack import find_udp, flush
     from svcctl.state.flows_left import backends_nobody_has, note_flows
     from svcctl.state.terminate import terminate_udp
 
@@ -352,7 +356,13 @@ def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
         return 0
     try:
         try:
-            ended = terminate_udp(writer, backends_nobody_has(writer) if prepared.flows_left else gone)
+            if prepared.flows_left:
+                gone = backends_nobody_has(writer)
+            flows = find_udp(writer, gone)
+            if flows:
+                with writer.changing():
+                    flush(writer, flows)
+            ended = terminate_udp(writer, gone)
         except (SvcctlError, OSError):
             note_flows(writer, False)  # each apply would fail at it again
             raise
@@ -362,4 +372,6 @@ def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
         return 0
     if ended.udp:
         env.notice(f"ended {ended.udp} UDP socket{'' if ended.udp == 1 else 's'} of backends that left")
-    return ended.udp
+    if flows:
+        env.notice(f"forgot {len(flows)} UDP flow{'' if len(flows) == 1 else 's'} of backends that left")
+    return ended.udp + len(flows)

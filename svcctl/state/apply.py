@@ -14,6 +14,7 @@ from svcctl.maps import catalog
 from svcctl.model.apply_plan import UNCHANGED, Have, plan_apply
 from svcctl.model.constants import UDP
 from svcctl.model.desired import KUBERNETES, WARNING, Notice
+from svcctl.model.service_endpoint import DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -276,13 +277,20 @@ def _write_bindings(writer: Writer, plan: ApplyPlan, progress: Callable[[int, in
 
 
 def left_backends(prepared: Prepared) -> dict[int, set[Backend]]:
-    """Service id -> the backends it no longer has, of services that are reached by UDP."""
+    """Service id -> the backends it no longer has, or that are down from now on, of services reached by UDP."""
     found: dict[int, set[Backend]] = {}
     for part in prepared.parts:
         have = part.have.service if part.have else None
         if have is None or not any(each.frontend.protocol == UDP for each in have.frontends):
             continue
-        kept = {member.backend for member in part.want.members} if part.want and not part.anew else set()
+        were_down = {member.backend for member in have.members if member.state == DOWN}
+        kept = set()
+        if part.want and not part.anew:
+            kept = {
+                member.backend
+                for member in part.want.members
+                if member.state != DOWN or member.backend in were_down
+            }
         gone = {member.backend for member in have.members} - kept
         if gone:
             found[have.id] = gone
