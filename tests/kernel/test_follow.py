@@ -325,6 +325,15 @@ def test_once_says_why_not(balanced: Balanced, api: ApiServer, tmp_path: Path) -
     assert names() == [MASTER, WEB]
 
 
+def test_own_node_alone(balanced: Balanced, api: ApiServer, tmp_path: Path) -> None:
+    """Its name as people write it; a name that no node has changes nothing."""
+    err = svc_follow_once(api, tmp_path, "--own-node", "--node", "wrong", code=1)
+    assert "no Node is called wrong: nothing would be local" in err
+    assert names() == []
+    assert svc_follow_once(api, tmp_path, "--own-node", "--node", " Node-A") == ""
+    assert names() == [MASTER, WEB]
+
+
 def test_what_is_missing_is_said_at_once(balanced: Balanced, api: ApiServer, tmp_path: Path) -> None:
     done = process("follow", "--kubectl", "/no/such/kubectl")
     assert (done.returncode, "/no/such/kubectl: not found" in done.stderr) == (5, True)

@@ -83,6 +83,7 @@ def command(
     from svcctl.follow.resources import RESOURCES, only_node
     from svcctl.host.netns import Netns
     from svcctl.host.route_changes import RouteChanges
+    from svcctl.model.sources.kubernetes.nodes import node_name
 
     if env.session is not None:
         raise UsageProblem("follow: not in a batch: it runs until stopped")
@@ -99,7 +100,7 @@ def command(
         changes = RouteChanges(netns)
     try:
         hooks = Hooks(cluster.apply, cluster.node_changed, cluster.reason, cluster.publish, env.notice)
-        resources = only_node(chosen.node) if own_node else RESOURCES
+        resources = only_node(node_name(chosen.node)) if own_node else RESOURCES
         follower = Follower(Kubectl(program, options), hooks, changes, resources=resources, once=once)
         return Exit.INTERRUPTED if follower.run() == SIGINT else Exit.OK
     finally:

@@ -25,7 +25,7 @@ from svcctl.model.sources.kubernetes.frontends import admit_external, external_r
 from svcctl.model.sources.kubernetes.intake import take_in
 from svcctl.model.sources.kubernetes.members import choose, count, gather
 from svcctl.model.sources.kubernetes.node_ports import node_port_prefixes
-from svcctl.model.sources.kubernetes.nodes import read_node
+from svcctl.model.sources.kubernetes.nodes import node_name, read_node
 from svcctl.model.sources.kubernetes.notices import Notices
 from svcctl.model.sources.kubernetes.services import has_all_said, read_service
 from svcctl.model.sources.kubernetes.slices import read_slice, service_of
@@ -92,7 +92,7 @@ def desired(documents: Iterable[Mapping[str, object]], options: Options) -> Desi
 def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Desired:
     notices = Notices()
     addresses = Addresses()
-    node = options.node.strip().lower()
+    node = node_name(options.node)
     intake = take_in(documents, notices)
     nodes = [read_node(item, node, addresses, notices) for item in intake.nodes]
     own = next((each for each in nodes if each.node.own), None)
@@ -133,7 +133,10 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         notices=notices.sorted(),
         errors=intake.errors,
         namespaces=frozenset(item.namespace for item in (*intake.services, *intake.slices)),
-        blockers=(*blockers(intake, [each.node for each in nodes], node), *unknown),
+        blockers=(
+            *blockers(intake, [each.node for each in nodes], node, asked_for_own=not options.other_nodes),
+            *unknown,
+        ),
         objects=frozenset(f"{each.namespace}/{each.name}" for each in intake.services if has_all_said(each))
         - kept,
         kept=kept,
