@@ -140,10 +140,7 @@ def read_options(options: dict[str, Any]) -> Options:
         zone=options.get("zone") or "",
         owner=_owner(options.get("owner")),
         external_ips=_external_ips(options.get("external_ips") or ()),
-        # As kube-proxy takes them: a list with commas, too.
-        node_port_addresses=tuple(
-            one for word in options.get("node_port_addresses") or () for one in word.split(",")
-        ),
+        node_port_addresses=_node_port_addresses(options.get("node_port_addresses") or ()),
         partial=bool(options.get("partial")),
         compat=tuple(options.get("compat") or ()),
         consul_address=options.get("consul_address") or "",
@@ -167,6 +164,16 @@ def _external_ips(words: Sequence[str]) -> tuple[Prefix, ...] | None:
     if {"allow", "deny"} & set(words):
         raise UsageProblem("--external-ips: allow and deny stand alone")
     return tuple(parse_prefix(one) for word in words for one in word.split(","))
+
+
+def _node_port_addresses(words: Sequence[str]) -> tuple[str, ...]:
+    """As kube-proxy takes them: a list with commas, too."""
+    found = tuple(one for word in words for one in word.split(","))
+    if found:
+        from svcctl.model.sources.kubernetes.node_ports import read_words
+
+        read_words(found)
+    return found
 
 
 def say(env: Env, notices: Sequence[Notice]) -> None:

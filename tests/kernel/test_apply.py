@@ -188,6 +188,7 @@ def test_check_of_a_file_needs_nothing(tmp_path: Path) -> None:
     svc("check", "-f", put(tmp_path, FILE.replace("8080", "80800")), code=2)
     svc("check", "-f", put(tmp_path, ""), code=2)
     svc("check", "-f", put(tmp_path, FILE), "--repair", code=2)
+    svc("check", "-f", put(tmp_path, FILE), "--node-port-addresses", "rubbish", code=2)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +386,13 @@ def test_node_ports_are_served_where_kubernetes_says(
     assert balanced.ask("198.51.100.1", 30080) == backend
     assert "node_port_addresses" not in svc("export").json
     svc("apply", "-f", put(tmp_path, text))
+    assert balanced.error("198.51.100.1", 30080) != 0
+    file.write_text(
+        json.dumps({key: value for key, value in json.loads(text).items() if key != "node_port_addresses"})
+    )
+    svc("apply", "-f", file, "--node-port-addresses", "all")
+    assert balanced.ask("198.51.100.1", 30080) == backend
+    svc("apply", "-f", file, "--node-port-addresses", "192.0.2.0/24")
     assert balanced.error("198.51.100.1", 30080) != 0
     apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=()))
     assert balanced.ask("198.51.100.1", 30080) == backend
