@@ -114,6 +114,9 @@ def test_slices_of_v1beta1() -> None:
     assert reach(found, FRONT) == at(A)
     assert reach(plan(service(internalTrafficPolicy="Local"), old, node="node-b"), FRONT) == "DROP"
     assert told(found, "v1beta1", "topology")
+    item = {key: value for key, value in old.items() if key not in ("apiVersion", "kind")}
+    listed = {"apiVersion": old["apiVersion"], "kind": "EndpointSliceList", "items": [item]}
+    assert plan(service(internalTrafficPolicy="Local"), listed) == found
     old["apiVersion"] = "discovery.k8s.io/v1"  # which has other uses for that field, if any
     assert reach(plan(service(internalTrafficPolicy="Local"), old), FRONT) == "DROP"
 

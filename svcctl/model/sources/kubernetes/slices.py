@@ -74,9 +74,9 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
                 f"left out: its addressType is {shown(kind) if kind else 'missing'}, not IPv4 or IPv6",
             )
         return None
-    old = content.get("apiVersion") == OLD_SLICES
+    old = item.version == OLD_SLICES
     if old:
-        lacks = "its nodes and zones are read from 'topology'; Kubernetes 1.25 has done away with it"
+        lacks = "nodes of its endpoints are read from 'topology', zones are not; Kubernetes 1.25 has done away with it"
         notices.warn("EndpointSlice", f"{OLD_SLICES}: {lacks}")
     found: list[tuple[bytes, Said]] = []
     faults: dict[str, list[str]] = {}
