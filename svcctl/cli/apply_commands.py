@@ -203,12 +203,17 @@ def refuse_doubts(action: str, doubts: Sequence[str], *, force: bool) -> None:
 
 def check_inputs(env: Env, files: Sequence[str], options: dict[str, Any]) -> int:
     """Read inputs and say what they ask for, as far as that can be told without a state."""
-    from svcctl.errors import Exit
-    from svcctl.model.apply_plan import Have, plan_apply
+    from svcctl.errors import Conflict, Exit
+    from svcctl.model.apply_plan import Have, node_port_addresses, plan_apply
+    from svcctl.model.node_plan import HaveNodes, plan_nodes
     from svcctl.render.text import escape
 
     desired = read_desired(env, files, options)
-    plan_apply(desired, Have({}))
+    node_port_addresses(desired)
+    try:
+        plan_apply(desired, Have({}), nodes=plan_nodes(desired, HaveNodes({})))
+    except Conflict as problem:  # of the inputs with each other, as there is nothing else
+        raise UsageProblem(problem.message) from None
     rows = [
         {
             "kind": each.kind,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from svcctl.model.desired import Desired
+    from svcctl.model.prefix import Prefix
     from svcctl.model.service_endpoint import Frontend
 
 CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"
@@ -145,6 +146,17 @@ def plan_apply(
         _doubts(desired, have) if prune else (),
         nodes=nodes,
     )
+
+
+def node_port_addresses(desired: Sequence[Desired]) -> tuple[Prefix, ...] | None:
+    """Where node ports are to be served, by those who have a say about it; None: nobody has.
+
+    Raises UsageProblem where they do not agree.
+    """
+    asked = {each.node_port_addresses for each in desired if each.node_port_addresses is not None}
+    if len(asked) > 1:
+        raise UsageProblem("the inputs do not agree on where node ports are served")
+    return next(iter(asked), None)
 
 
 def _doubts(desired: Sequence[Desired], have: Have) -> tuple[str, ...]:

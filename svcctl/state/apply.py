@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import Full, NotLoaded, UsageProblem
+from svcctl.errors import Full, NotLoaded
 from svcctl.maps import catalog
-from svcctl.model.apply_plan import UNCHANGED, Have, plan_apply
+from svcctl.model.apply_plan import UNCHANGED, Have, node_port_addresses, plan_apply
 from svcctl.model.constants import UDP
 from svcctl.model.desired import KUBERNETES, WARNING, Notice
 from svcctl.model.service_endpoint import DOWN
@@ -200,12 +200,10 @@ def _plan_nets(state: State, desired: Sequence[Desired]) -> NetChanges | None:
     looked at in any case."""
     from svcctl.state.node_addresses import plan_nets
 
-    asked = {each.node_port_addresses for each in desired if each.node_port_addresses is not None}
-    if len(asked) > 1:
-        raise UsageProblem("the inputs do not agree on where node ports are served")
-    if not asked and all(each.kind != KUBERNETES for each in desired):
+    asked = node_port_addresses(desired)
+    if asked is None and all(each.kind != KUBERNETES for each in desired):
         return None
-    return plan_nets(state, asked.pop() if asked else None)
+    return plan_nets(state, asked)
 
 
 def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int], None] | None = None) -> None:
