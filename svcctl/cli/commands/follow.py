@@ -71,6 +71,8 @@ def command(
 
     Whatever fails (the API server, kubectl, an apply) is tried again after growing pauses, and what is pinned
     stays and serves meanwhile. Nothing is kept but the maps: it can be ended, killed and started at any time.
+
+    With --dry-run it prints what it would do, each time that something changes, and writes no metrics either.
     """
     import shutil
     from signal import SIGINT
