@@ -17,11 +17,11 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import Conflict, UsageProblem
+from svcctl.errors import UsageProblem
 from svcctl.model.apply_doubts import partial_input
 from svcctl.model.binding import Binding, format_binding
 from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
-from svcctl.model.node_plan import NodePlan
+from svcctl.model.node_plan import NodePlan, refuse_others
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
 from svcctl.model.service import Member, Service, check_service, eligible
@@ -203,7 +203,7 @@ def _services(
                         taken.append(f"service {want.name!r} belongs to {old.owner}")
                     step = step._replace(note=f"was {old.owner}'s")
             steps[want.name] = step
-    _refuse(taken)
+    refuse_others(taken)
     notices += _not_adopted("service", sorted(others))
     owners = {each.owner for each in desired if each.owner and not each.no_services} if prune else set()
     of_clusters = [each for each in desired if each.kind == KUBERNETES]
@@ -304,13 +304,6 @@ def _usable(members: Iterable[Member]) -> bool:
     return any(eligible(every, family) for family in {each.backend.family for each in every})
 
 
-def _refuse(taken: Sequence[str]) -> None:
-    if not taken:
-        return
-    shown = "; ".join(taken[:5]) + (f"; and {len(taken) - 5} more" if len(taken) > 5 else "")
-    raise Conflict(shown, hint="--take-over takes what belongs to others")
-
-
 def _not_adopted(kind: str, others: Sequence[tuple[str, str]]) -> list[Notice]:
     """For (object, owner) that are as wanted and somebody else's: what is not adopted."""
     if not others:
@@ -357,7 +350,7 @@ def _settle_frontends(
                 )
                 losers.setdefault(name, []).append(each.frontend)
     if not take_over:
-        _refuse(taken)
+        refuse_others(taken)
     found = dict(steps)
     for name, others in left_out.items():
         for frontend, other in others:
@@ -451,7 +444,7 @@ def _bindings(
             owners[key] = owner_of[key]
         else:
             disowned.append(key)
-    _refuse(taken)
+    refuse_others(taken)
     notices += _not_adopted("binding", others)
     if prune:
         for key, holder in have.owners.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.model.constants import IPV4, IPV6, TCP, UDP
 from svcctl.model.sources.kubernetes.endpoint_fields import first_address, what_is_said
 from svcctl.model.sources.kubernetes.fields import (
     MAX_LABEL,
@@ -19,7 +18,7 @@ from svcctl.model.sources.kubernetes.fields import (
     text,
 )
 from svcctl.model.sources.kubernetes.intake import OLD_SLICES
-from svcctl.model.sources.kubernetes.services import HEADLESS_LABEL, PROXY_LABEL
+from svcctl.model.sources.kubernetes.services import FAMILIES, HEADLESS_LABEL, PROTOCOLS, PROXY_LABEL, SCTP
 from svcctl.record import Record
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from svcctl.model.sources.kubernetes.notices import Notices
 
 SERVICE_LABEL = "kubernetes.io/service-name"
-_FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
-_PROTOCOLS = {"TCP": TCP, "UDP": UDP}
 _IGNORED_TYPES = ("FQDN",)
 MAX_ENDPOINTS, MAX_PORTS = 1000, 20_000
 """Of a slice, as the API server has it. Each endpoint is a backend at each port: planning.py counts those."""
@@ -66,7 +63,7 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
     """
     content, place = item.content, item.place
     kind = text(content, "addressType", place)
-    family = _FAMILIES.get(kind)
+    family = FAMILIES.get(kind)
     if family is None:
         if kind not in _IGNORED_TYPES:
             notices.warn(
@@ -108,7 +105,7 @@ def _ports(item: Item, notices: Notices) -> dict[tuple[str, int], list[int]]:
         path = place.under("ports").under(number)
         named = port_name(one, "name", path)
         port = integer(one, "port", path) or 0
-        protocol = _PROTOCOLS.get(choice(one, "protocol", path, ("TCP", "UDP", "SCTP")))
+        protocol = PROTOCOLS.get(choice(one, "protocol", path, ("TCP", "UDP", SCTP)))
         unnamed = "name" in one and one["name"] is None
         if not 0 <= port <= 65535:
             notices.warn(item.subject, f"port {named!r} left out: {port} is not in 1-65535")
