@@ -140,10 +140,7 @@ def read_options(options: dict[str, Any]) -> Options:
         zone=options.get("zone") or "",
         owner=_owner(options.get("owner")),
         external_ips=_external_ips(options.get("external_ips") or ()),
-        # As kube-proxy takes them: a list with commas, too.
-        node_port_addresses=tuple(
-            one for word in options.get("node_port_addresses") or () for one in word.split(",")
-        ),
+        node_port_addresses=_node_port_addresses(options.get("node_port_addresses") or ()),
         partial=bool(options.get("partial")),
         compat=tuple(options.get("compat") or ()),
         consul_address=options.get("consul_address") or "",
@@ -167,6 +164,16 @@ def _external_ips(words: Sequence[str]) -> tuple[Prefix, ...] | None:
     if {"allow", "deny"} & set(words):
         raise UsageProblem("--external-ips: allow and deny stand alone")
     return tuple(parse_prefix(one) for word in words for one in word.split(","))
+
+
+def _node_port_addresses(words: Sequence[str]) -> tuple[str, ...]:
+    """As kube-proxy takes them: a list with commas, too."""
+    found = tuple(one for word in words for one in word.split(","))
+    if found:
+        from svcctl.model.sources.kubernetes.node_ports import read_words
+
+        read_words(found)
+    return found
 
 
 def say(env: Env, notices: Sequence[Notice]) -> None:
@@ -196,12 +203,17 @@ def refuse_doubts(action: str, doubts: Sequence[str], *, force: bool) -> None:
 
 def check_inputs(env: Env, files: Sequence[str], options: dict[str, Any]) -> int:
     """Read inputs and say what they ask for, as far as that can be told without a state."""
-    from svcctl.errors import Exit
-    from svcctl.model.apply_plan import Have, plan_apply
+    from svcctl.errors import Conflict, Exit
+    from svcctl.model.apply_plan import Have, node_port_addresses, plan_apply
+    from svcctl.model.node_plan import HaveNodes, plan_nodes
     from svcctl.render.text import escape
 
     desired = read_desired(env, files, options)
-    plan_apply(desired, Have({}))
+    node_port_addresses(desired)
+    try:
+        plan_apply(desired, Have({}), nodes=plan_nodes(desired, HaveNodes({})))
+    except Conflict as problem:  # of the inputs with each other, as there is nothing else
+        raise UsageProblem(problem.message) from None
     rows = [
         {
             "kind": each.kind,
@@ -342,8 +354,12 @@ def emit_plan(env: Env, plan: ApplyPlan, *, dry_run: bool, unchanged: bool, deta
 
 
 def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
-    """End UDP sockets that still go to backends which left: how many. It must not make a failure of what is done."""
+    """End UDP sockets that still go to backends which left or are down, and forget such flows: how many.
+
+    It must not make a failure of what is done.
+    """
     from svcctl.state.apply import left_backends
+    from svcctl.state.conntrack import find_udp, flush
     from svcctl.state.flows_left import backends_nobody_has, note_flows
     from svcctl.state.terminate import terminate_udp
 
@@ -352,7 +368,13 @@ def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
         return 0
     try:
         try:
-            ended = terminate_udp(writer, backends_nobody_has(writer) if prepared.flows_left else gone)
+            if prepared.flows_left:
+                gone = backends_nobody_has(writer)
+            flows = find_udp(writer, gone)
+            if flows:
+                with writer.changing():
+                    flush(writer, flows)
+            ended = terminate_udp(writer, gone)
         except (SvcctlError, OSError):
             note_flows(writer, False)  # each apply would fail at it again
             raise
@@ -362,4 +384,6 @@ def end_flows(env: Env, writer: Writer, prepared: Prepared) -> int:
         return 0
     if ended.udp:
         env.notice(f"ended {ended.udp} UDP socket{'' if ended.udp == 1 else 's'} of backends that left")
-    return ended.udp
+    if flows:
+        env.notice(f"forgot {len(flows)} UDP flow{'' if len(flows) == 1 else 's'} of backends that left")
+    return ended.udp + len(flows)

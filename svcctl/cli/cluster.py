@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from svcctl.cli.access import command_line, place
@@ -11,6 +12,7 @@ from svcctl.errors import SvcctlError
 if TYPE_CHECKING:
     from svcctl.cli.env import Env
     from svcctl.follow.loop import Applied
+    from svcctl.model.apply_plan import ApplyPlan
     from svcctl.model.desired import Desired, Notice
     from svcctl.model.sources.options import Options
     from svcctl.model.sync_figures import Figures
@@ -80,8 +82,9 @@ class Cluster:
                 carry_out(writer, prepared)
                 ended = end_flows(self._env, writer, prepared)
         self._say((*desired.notices, *prepared.plan.notices))
-        for one in changes_of(prepared.plan, unchanged=False):
-            self._env.verbose(f"{one['kind']} {one['name']} {one['action']}")
+        if not self._env.dry_run:
+            for one in changes_of(prepared.plan, unchanged=False):
+                self._env.verbose(f"{one['kind']} {one['name']} {one['action']}")
         counts = counts_of(prepared.plan)
         return Applied(
             counts["created"],
@@ -89,7 +92,14 @@ class Cluster:
             counts["deleted"],
             *count_no_local(desired.services),
             ended_flows=ended,
+            show=partial(self._show, prepared.plan) if self._env.dry_run else None,
         )
+
+    def _show(self, plan: ApplyPlan) -> None:
+        from svcctl.cli.apply_commands import emit_plan
+
+        emit_plan(self._env, plan, dry_run=True, unchanged=False, details=bool(self._env.verbosity))
+        self._env.flush()
 
     def _say(self, notices: tuple[Notice, ...]) -> None:
         """Notices that there were none of the last time."""
@@ -148,7 +158,7 @@ class Cluster:
 
     def publish(self, figures: Figures) -> None:
         """Replace the file of metrics, if one was asked for."""
-        if self._metrics_file is None:
+        if self._metrics_file is None or self._env.dry_run:
             return
         from svcctl.host.atomic_file import replace_file
         from svcctl.render.sync_metrics import body

@@ -29,7 +29,10 @@ _PUBLISH = 15.0
 
 
 class Applied(Record):
-    """What an apply came to. `no_local_*`: services whose local set is empty while other nodes have backends."""
+    """What an apply came to. `no_local_*`: services whose local set is empty while other nodes have backends.
+
+    `show`: nothing was written, and this prints what would have been.
+    """
 
     created: int = 0
     changed: int = 0
@@ -37,6 +40,7 @@ class Applied(Record):
     no_local_internal: int = 0
     no_local_external: int = 0
     ended_flows: int = 0
+    show: Callable[[], None] | None = None
 
 
 class Hooks(Record):
@@ -212,9 +216,12 @@ class Follower:
                 store.triggers.clear()
             for trigger in triggers:
                 self._observe(trigger)
+            if done.show is not None:
+                done.show()
             if done.created or done.changed or done.deleted:
+                what = "applied" if done.show is None else "would apply"
                 self._hooks.notice(
-                    f"applied: {done.created} created, {done.changed} changed, {done.deleted} deleted"
+                    f"{what}: {done.created} created, {done.changed} changed, {done.deleted} deleted"
                 )
         self._publish()
 

@@ -6,7 +6,7 @@ Each object has an owner: who asked for it in a desired state, "" for what was m
 * What was made by hand and differs becomes the asker's; what another owner made is a conflict, unless taken over.
 * Without `prune` nothing is removed; with it, what an owner made and no longer asks for. Ports of a Service of
   Kubernetes are no objects of their own: those that one in the input no longer has go in any case, all of them when it
-  has become headless, an ExternalName or another proxy's.
+  has become headless, an ExternalName or another proxy's. What is there of a Service that could not be taken stays.
 * A frontend or binding that somebody else holds is a conflict, or taken away there with `take_over`.
 * The state of a backend comes from the input. Only the API server of Kubernetes keeps its last backends when the input
   has none for it: whoever asks for the cluster's state may need it to get there. With `force` it goes with a prune.
@@ -17,11 +17,11 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import Conflict, UsageProblem
+from svcctl.errors import UsageProblem
 from svcctl.model.apply_doubts import partial_input
 from svcctl.model.binding import Binding, format_binding
 from svcctl.model.desired import KUBERNETES, NOTE, WARNING, Notice
-from svcctl.model.node_plan import NodePlan
+from svcctl.model.node_plan import NodePlan, refuse_others
 from svcctl.model.plan import Plan
 from svcctl.model.plan import plan as plan_bindings
 from svcctl.model.service import Member, Service, check_service, eligible
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from svcctl.model.desired import Desired
+    from svcctl.model.prefix import Prefix
     from svcctl.model.service_endpoint import Frontend
 
 CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"
@@ -147,14 +148,30 @@ def plan_apply(
     )
 
 
+def node_port_addresses(desired: Sequence[Desired]) -> tuple[Prefix, ...] | None:
+    """Where node ports are to be served, by those who have a say about it; None: nobody has.
+
+    Raises UsageProblem where they do not agree.
+    """
+    asked = {each.node_port_addresses for each in desired if each.node_port_addresses is not None}
+    if len(asked) > 1:
+        raise UsageProblem("the inputs do not agree on where node ports are served")
+    return next(iter(asked), None)
+
+
 def _doubts(desired: Sequence[Desired], have: Have) -> tuple[str, ...]:
     asked = {one.name for each in desired for one in each.services}
+    kept = _kept(desired)
     return tuple(
         doubt
         for each in desired
         for doubt in partial_input(
             each,
-            [name for name, old in have.services.items() if old.owner == each.owner and name not in asked],
+            [
+                name
+                for name, old in have.services.items()
+                if old.owner == each.owner and name not in asked and (old.owner, _object(old)) not in kept
+            ],
         )
     )
 
@@ -186,16 +203,18 @@ def _services(
                         taken.append(f"service {want.name!r} belongs to {old.owner}")
                     step = step._replace(note=f"was {old.owner}'s")
             steps[want.name] = step
-    _refuse(taken)
+    refuse_others(taken)
     notices += _not_adopted("service", sorted(others))
     owners = {each.owner for each in desired if each.owner and not each.no_services} if prune else set()
     of_clusters = [each for each in desired if each.kind == KUBERNETES]
     asked = {(one.owner, _object(one)) for each in of_clusters for one in each.services}
     asked |= {(each.owner, object) for each in of_clusters for object in each.objects}
+    kept = _kept(desired)
     for name, old in have.services.items():
         if (
             not old.owner
             or name in steps
+            or (old.owner, _object(old)) in kept
             or (old.owner not in owners and (old.owner, _object(old)) not in asked)
         ):
             continue
@@ -208,6 +227,11 @@ def _services(
             old = have.services[name]
             steps[name] = Step(CHANGED, name, old, old, True, BROKEN)
     return steps
+
+
+def _kept(desired: Sequence[Desired]) -> set[tuple[str, str]]:
+    """Owner, and `namespace/name`, of Services that could not be taken."""
+    return {(each.owner, object) for each in desired for object in each.kept}
 
 
 def _object(service: Service) -> str:
@@ -280,13 +304,6 @@ def _usable(members: Iterable[Member]) -> bool:
     return any(eligible(every, family) for family in {each.backend.family for each in every})
 
 
-def _refuse(taken: Sequence[str]) -> None:
-    if not taken:
-        return
-    shown = "; ".join(taken[:5]) + (f"; and {len(taken) - 5} more" if len(taken) > 5 else "")
-    raise Conflict(shown, hint="--take-over takes what belongs to others")
-
-
 def _not_adopted(kind: str, others: Sequence[tuple[str, str]]) -> list[Notice]:
     """For (object, owner) that are as wanted and somebody else's: what is not adopted."""
     if not others:
@@ -333,7 +350,7 @@ def _settle_frontends(
                 )
                 losers.setdefault(name, []).append(each.frontend)
     if not take_over:
-        _refuse(taken)
+        refuse_others(taken)
     found = dict(steps)
     for name, others in left_out.items():
         for frontend, other in others:
@@ -427,7 +444,7 @@ def _bindings(
             owners[key] = owner_of[key]
         else:
             disowned.append(key)
-    _refuse(taken)
+    refuse_others(taken)
     notices += _not_adopted("binding", others)
     if prune:
         for key, holder in have.owners.items():

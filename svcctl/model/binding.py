@@ -56,11 +56,6 @@ class Binding(Record):
         """The key's prefix length: 32 for /0 of IPv6, 128 for /0 of IPv4, 160 for one address."""
         return HEADER_BITS + self.length + (96 if self.family == IPV4 else 0)
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether it names one address."""
-        return self.bits == EXACT_BITS
-
     def key(self) -> bytes:
         """The 24 bytes that name this binding everywhere."""
         return KEY.pack(self.bits, self.protocol, self.family, self.port, self.address)

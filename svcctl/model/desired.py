@@ -67,8 +67,9 @@ if TYPE_CHECKING:
         node's own; None: it has no say about that. `namespaces`: of a cluster, those that the input has Services
         or EndpointSlices of; None for sources that are no cluster's. `says_nodes`: `nodes` are all there are, so
         that others of the owner may go. `objects` are the `namespace/name` of Services of Kubernetes whose ports are
-        those of `services` and no others, though it may be none at all. `settings`: those of the packet path that the
-        source has a say about.
+        those of `services` and no others, though it may be none at all. `kept` are those of Services that could not be
+        taken: what is there of them stays as it is. `settings`: those of the packet path that the source has a say
+        about.
         """
 
         kind: str
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         says_nodes: bool = False
         objects: frozenset[str] = frozenset()
         settings: PacketSettings | None = None
+        kept: frozenset[str] = frozenset()
 
 else:
     from collections import namedtuple
@@ -98,6 +100,6 @@ else:
     Desired = namedtuple(
         "Desired",
         "kind owner services bindings nodes node_port_addresses notices blockers errors no_services namespaces"
-        " binding_owners says_nodes objects settings",
-        defaults=((), None, (), None, (), (), (), False, None, {}, False, frozenset(), None),
+        " binding_owners says_nodes objects settings kept",
+        defaults=((), None, (), None, (), (), (), False, None, {}, False, frozenset(), None, frozenset()),
     )

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_NODE_BYTES = 64
 MAX_ZONE_BYTES = 32
-MAX_NODES = 16_384
-"""Entries of `nodes`."""
 NUMBERS = (1 << 20) - 1
 """Numbers of nodes are 1 to this: what an element of node_addresses has room for."""
 

@@ -63,6 +63,14 @@ class NodePlan(Record):
         return self.own is not None or any(step.action != UNCHANGED for step in self.steps)
 
 
+def refuse_others(taken: Sequence[str]) -> None:
+    """Raise Conflict for what belongs to others, if anything does."""
+    if not taken:
+        return
+    shown = "; ".join(taken[:5]) + (f"; and {len(taken) - 5} more" if len(taken) > 5 else "")
+    raise Conflict(shown, hint="--take-over takes what belongs to others")
+
+
 def plan_nodes(
     desired: Sequence[Desired],
     have: HaveNodes,
@@ -191,8 +199,7 @@ def _others(
                     refused.append(f"node {name!r} belongs to {old.owner}")
                 step = step._replace(note=f"was {old.owner}'s" if old.owner else "was made by hand")
         steps[name] = step
-    if refused:
-        raise Conflict("; ".join(refused[:5]), hint="--take-over makes it the asker's")
+    refuse_others(refused)
     return steps
 
 

@@ -144,14 +144,6 @@ def parse_state(text: str) -> int:
     return state
 
 
-def parse_kind(text: str) -> int:
-    """A frontend's kind to its number. Raises UsageProblem."""
-    kind = KIND_NUMBERS.get(text)
-    if kind is None:
-        raise BadValue("kind", text, f"expected one of {', '.join(KIND_NUMBERS)}")
-    return kind
-
-
 def format_frontend(frontend: Frontend) -> str:
     """Text that `parse_frontend` reads back."""
     family, address, port, protocol = frontend
@@ -161,18 +153,6 @@ def format_frontend(frontend: Frontend) -> str:
 def format_backend(backend: Backend) -> str:
     """Text that `parse_backend` reads back."""
     return format_host_port(*backend)
-
-
-def format_backend_spec(spec: BackendSpec) -> str:
-    """Text that `parse_backend_spec` reads back."""
-    text = format_backend(spec.backend)
-    if spec.weight is not None:
-        text += f",weight={spec.weight}"
-    if spec.state is not None:
-        text += f",state={STATE_NAMES[spec.state]}"
-    if spec.local is not None:
-        text += ",local" if spec.local else ",local=no"
-    return text
 
 
 def is_zero(family: int, address: bytes) -> bool:

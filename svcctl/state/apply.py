@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from svcctl.errors import Full, NotLoaded, UsageProblem
+from svcctl.errors import Full, NotLoaded
 from svcctl.maps import catalog
-from svcctl.model.apply_plan import UNCHANGED, Have, plan_apply
+from svcctl.model.apply_plan import UNCHANGED, Have, node_port_addresses, plan_apply
 from svcctl.model.constants import UDP
 from svcctl.model.desired import KUBERNETES, WARNING, Notice
+from svcctl.model.service_endpoint import DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -199,12 +200,10 @@ def _plan_nets(state: State, desired: Sequence[Desired]) -> NetChanges | None:
     looked at in any case."""
     from svcctl.state.node_addresses import plan_nets
 
-    asked = {each.node_port_addresses for each in desired if each.node_port_addresses is not None}
-    if len(asked) > 1:
-        raise UsageProblem("the inputs do not agree on where node ports are served")
-    if not asked and all(each.kind != KUBERNETES for each in desired):
+    asked = node_port_addresses(desired)
+    if asked is None and all(each.kind != KUBERNETES for each in desired):
         return None
-    return plan_nets(state, asked.pop() if asked else None)
+    return plan_nets(state, asked)
 
 
 def carry_out(writer: Writer, prepared: Prepared, progress: Callable[[int, int], None] | None = None) -> None:
@@ -276,13 +275,20 @@ def _write_bindings(writer: Writer, plan: ApplyPlan, progress: Callable[[int, in
 
 
 def left_backends(prepared: Prepared) -> dict[int, set[Backend]]:
-    """Service id -> the backends it no longer has, of services that are reached by UDP."""
+    """Service id -> the backends it no longer has, or that are down from now on, of services reached by UDP."""
     found: dict[int, set[Backend]] = {}
     for part in prepared.parts:
         have = part.have.service if part.have else None
         if have is None or not any(each.frontend.protocol == UDP for each in have.frontends):
             continue
-        kept = {member.backend for member in part.want.members} if part.want and not part.anew else set()
+        were_down = {member.backend for member in have.members if member.state == DOWN}
+        kept = set()
+        if part.want and not part.anew:
+            kept = {
+                member.backend
+                for member in part.want.members
+                if member.state != DOWN or member.backend in were_down
+            }
         gone = {member.backend for member in have.members} - kept
         if gone:
             found[have.id] = gone

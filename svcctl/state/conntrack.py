@@ -17,22 +17,26 @@ from svcctl.maps import service_codec as codec
 from svcctl.maps.packet_codec import is_whole, other_key, other_value
 from svcctl.maps.packet_layouts import FLOW, FLOW_KEY, PACKET_CONFIG
 from svcctl.model.conntrack import Timeouts, expired, idle_limit_ms, state_name
-from svcctl.model.constants import PROTOCOL_NAMES, TCP
+from svcctl.model.constants import PROTOCOL_NAMES, TCP, UDP
 from svcctl.model.prefix import covers, format_host_port
 from svcctl.record import Record
 from svcctl.state.remembered import Names
+from svcctl.state.services import as_backend, read_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from svcctl.maps.packet_layouts import FlowKey, FlowValue
     from svcctl.model.prefix import Prefix
+    from svcctl.model.service_endpoint import Backend
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
 MAPS = ("flows", "halfopen")
 EXPIRED = "expired"
 _NS = 1_000_000_000
+_PROTOCOL_AT = 36
+"""In a key: after two addresses and two ports."""
 _FLAGS = (
     (enums.FLOW_SELF, "self"),
     (enums.FLOW_LOCAL, "local"),
@@ -104,11 +108,13 @@ def read_timeouts(state: State) -> Timeouts:
     return Timeouts(*PACKET_CONFIG.unpack(data or bytes(PACKET_CONFIG.size))[1:8])
 
 
-def read_flows(state: State) -> Iterator[Flow]:
-    """Every flow, each once. Entries that are torn (given to another key meanwhile) are left out."""
+def read_flows(state: State, protocol: int | None = None) -> Iterator[Flow]:
+    """Every flow (of one protocol), each once. Entries that are torn (given to another key meanwhile) are left out."""
     found: dict[FlowKey, tuple[FlowValue, bool]] = {}
     for name in reversed(MAPS):  # what was moved to `flows` counts there
         for raw_key, raw in state.map(name).items():
+            if protocol is not None and raw_key[_PROTOCOL_AT] != protocol:
+                continue  # of a hundred thousand flows few may be meant
             key, value = FLOW_KEY.unpack(raw_key), FLOW.unpack(raw)
             if is_whole(key, value) and not (name == "halfopen" and value.seen & enums.SEEN_MOVED):
                 found[key] = value, name == "flows"
@@ -232,6 +238,25 @@ def flush(writer: Writer, flows: list[Flow]) -> None:
     """Forget flows, both directions of each. Inside `changing()`."""
     keys = b"".join(key for flow in flows for key in flow.keys)
     _delete(writer, keys)
+
+
+def find_udp(state: State, gone: Mapping[int, Collection[Backend]]) -> list[Flow]:
+    """The flows of UDP that go to these backends of a service: service id -> backends."""
+    if not state.has_half(catalog.PACKETS):
+        return []
+    places: dict[int, Backend | None] = {}
+
+    def place(number: int) -> Backend | None:
+        if number not in places:
+            value = read_backend(state, number)
+            places[number] = None if value is None else as_backend(value)
+        return places[number]
+
+    return [
+        flow
+        for flow in read_flows(state, UDP)
+        if place(flow.value.backend) in gone.get(flow.value.service, ())
+    ]
 
 
 def can_reset(flow: Flow) -> bool:

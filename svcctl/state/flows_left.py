@@ -1,7 +1,8 @@
 """A note that UDP flows of backends that left are still to be ended, for the apply after one that died before it could.
 
 Only the command that takes a backend out of a service knows that it was in. So the note is made before that, with the
-same mark, and cleared once the flows have been ended; who finds it looks for all flows to backends that nobody has.
+same mark, and cleared once the flows have been ended; who finds it looks for all flows to backends that nobody has, or
+that are down.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from svcctl.maps import catalog, enums
 from svcctl.maps import service_codec as codec
 from svcctl.maps.service_layouts import CONFIG
-from svcctl.model.service_endpoint import Backend
+from svcctl.model.service_endpoint import DOWN, Backend
 
 if TYPE_CHECKING:
     from svcctl.maps.service_layouts import Config
@@ -38,15 +39,17 @@ def note_flows(writer: Writer, left: bool) -> None:
 
 
 def backends_nobody_has(state: State) -> dict[int, set[Backend]]:
-    """Service id -> the backends that sockets were given for it, and that it does not have (any more)."""
+    """Service id -> the backends that are down, and those that sockets were given for it and that it does not have."""
     from svcctl.state.remembered import all_entries
     from svcctl.state.services import read_all
 
-    have = {
-        one.service.id: {member.backend[1:] for member in one.service.members}
-        for one in read_all(state).values()
-    }
+    have: dict[int, set[tuple[bytes, int]]] = {}
     found: dict[int, set[Backend]] = {}
+    for one in read_all(state).values():
+        have[one.service.id] = {member.backend[1:] for member in one.service.members}
+        down = {member.backend for member in one.service.members if member.state == DOWN}
+        if down:
+            found[one.service.id] = down
     for _, entry in all_entries(state):
         place = (entry.backend_address, entry.backend_port)
         if place not in have.get(entry.service, ()):

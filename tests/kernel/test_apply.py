@@ -25,6 +25,7 @@ from tests.lib.balanced import VIP, Balanced
 from tests.lib.inspect_state import generation
 from tests.lib.svc import svc, svc_process
 from tests.lib.world import World
+from tests.unit import kubernetes_objects
 
 FILE = """
 version: 1
@@ -175,6 +176,34 @@ def test_no_reader_says_that_what_a_killed_apply_left_is_as_wanted(
     assert svc("nat", "-o", "json").out.count(other)
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("nodes: [{name: node-b, addresses: [192.0.2.11]}]\n", "node 'node-b' is asked for twice"),
+        (
+            "nodes: [{name: node-c, addresses: [192.0.2.2]}]\n",
+            "node 'node-c': 192.0.2.2 belongs to node 'node-b'",
+        ),
+        ("node_port_addresses: [10.0.0.0/8]\n", "do not agree on where node ports are served"),
+    ],
+)
+def test_inputs_that_exclude_each_other(balanced: Balanced, tmp_path: Path, more: str, words: str) -> None:
+    """To check -f as to apply."""
+    objects = [
+        kubernetes_objects.service(),
+        kubernetes_objects.endpoint_slice("10.1.0.1"),
+        kubernetes_objects.node("node-a", "192.0.2.1"),
+        kubernetes_objects.node("node-b", "192.0.2.2"),
+    ]
+    cluster = tmp_path / "cluster.json"
+    cluster.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    inputs = ["-f", cluster, "-f", put(tmp_path, "version: 1\nservices: []\n" + more), "--node", "node-a"]
+    if "node_port" in more:
+        inputs += ["--node-port-addresses", "all"]
+        assert words in svc("apply", *inputs, code=2).err
+    assert words in svc("check", *inputs, code=2).err
+
+
 def test_diff_without_state(world: World, tmp_path: Path) -> None:
     assert svc("diff", "-f", put(tmp_path, FILE), code=10).out == ""
     svc("apply", "-f", put(tmp_path, FILE), code=3)
@@ -188,6 +217,7 @@ def test_check_of_a_file_needs_nothing(tmp_path: Path) -> None:
     svc("check", "-f", put(tmp_path, FILE.replace("8080", "80800")), code=2)
     svc("check", "-f", put(tmp_path, ""), code=2)
     svc("check", "-f", put(tmp_path, FILE), "--repair", code=2)
+    svc("check", "-f", put(tmp_path, FILE), "--node-port-addresses", "rubbish", code=2)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +415,13 @@ def test_node_ports_are_served_where_kubernetes_says(
     assert balanced.ask("198.51.100.1", 30080) == backend
     assert "node_port_addresses" not in svc("export").json
     svc("apply", "-f", put(tmp_path, text))
+    assert balanced.error("198.51.100.1", 30080) != 0
+    file.write_text(
+        json.dumps({key: value for key, value in json.loads(text).items() if key != "node_port_addresses"})
+    )
+    svc("apply", "-f", file, "--node-port-addresses", "all")
+    assert balanced.ask("198.51.100.1", 30080) == backend
+    svc("apply", "-f", file, "--node-port-addresses", "192.0.2.0/24")
     assert balanced.error("198.51.100.1", 30080) != 0
     apply(desired(web, owner=KUBERNETES, kind=KUBERNETES, node_port_addresses=()))
     assert balanced.ask("198.51.100.1", 30080) == backend

@@ -97,6 +97,37 @@ def test_datagrams_to_who_has_left(
             assert balanced.error(*place, "udp") == REFUSED
 
 
+@pytest.mark.parametrize("gone", [True, False], ids=["is-not-serving", "still-serves"])
+def test_datagrams_to_who_is_not_ready(
+    balanced: Balanced, backends: list[str], apply: Apply, gone: bool
+) -> None:
+    """An endpoint that neither is ready nor serves stays in its slice; its UDP clients are told, TCP goes on."""
+    both = service(
+        "dns", ports=[{"name": kind[0], "port": 53, "protocol": kind.upper()} for kind in ("tcp", "udp")]
+    )
+    apply(both, endpoint_slice(PODS[0], of="dns", ports=BOTH))
+    ends = [endpoint(PODS[0], ready=False, serving=not gone, terminating=not gone), endpoint(PODS[1])]
+    with (
+        balanced.client(VIP, 53, "udp") as one,
+        balanced.client(VIP, 53) as stream,
+        balanced.farm.accept(backends[0])[0] as server,
+    ):
+        one.send(b"?")
+        assert balanced.farm.taker("udp") == backends[0]
+        ran = apply(both, endpoint_slice(*ends, of="dns", ports=BOTH))
+        assert ("ended 1 UDP socket of backends that left" in ran.err) == gone
+        if gone:
+            with pytest.raises(ConnectionAbortedError):
+                one.recv(10)
+        else:
+            one.send(b"?")
+            assert balanced.farm.taker("udp") == backends[0]
+        assert "ended" not in apply(both, endpoint_slice(*ends, of="dns", ports=BOTH)).err
+        stream.sendall(b"on")
+        assert server.recv(2) == b"on"
+    assert balanced.ask(VIP, 53, "udp") == backends[1]
+
+
 def test_connections_to_who_has_left(balanced: Balanced, backends: list[str], apply: Apply) -> None:
     """100698, 101607, cilium 40969: TCP goes on both ways; new connections go elsewhere.
 

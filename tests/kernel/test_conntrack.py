@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from socket import AF_INET, AF_INET6
 
 import pytest
@@ -117,6 +119,33 @@ def test_flows_of_connections(cluster: Cluster, family: int) -> None:
         assert len(text) == 3
         tcp.close()
         wait(lambda: [row["state"] for row in listed("--protocol", "tcp")] == ["client-closed"])
+        svc("check")
+
+
+@pytest.mark.parametrize("file_says", ["down", "draining", "active"])
+def test_flows_of_backends_that_apply_sets_down(cluster: Cluster, tmp_path: Path, file_says: str) -> None:
+    """Those of UDP go, as the packets' next backend is another one; TCP, and whoever drains, goes on."""
+    with contextlib.ExitStack() as stack:
+        tcp, udp = connected(stack, cluster, AF_INET), asked(stack, cluster)
+        file = tmp_path / "state.json"
+        document = svc("export", "-o", "json").json
+        for service in document["services"]:
+            service["backends"] = [
+                {"address": f"{cluster.backend.address}:8080", "state": file_says},
+                f"{cluster.client.address}:8081",
+            ]
+        file.write_text(json.dumps(document))
+        ran = svc("apply", "-f", file)
+        assert ("forgot 1 UDP flow of backends that left" in ran.err) == (file_says == "down")
+        left = ["tcp"] if file_says == "down" else ["tcp", "udp"]
+        assert [row["protocol"] for row in listed()] == left
+        with cluster.client.listen(8081, "udp") as other:
+            if file_says == "down":
+                udp.sendto(b"?", (VIP, 53))
+                assert other.recvfrom(16)[0] == b"?"
+        tcp.sendall(b"!")
+        assert "unchanged" in svc("apply", "-f", file).out
+        assert [row["protocol"] for row in listed("--protocol", "tcp")] == ["tcp"]
         svc("check")
 
 

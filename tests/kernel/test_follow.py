@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -296,9 +297,17 @@ def test_an_apply_that_fails_for_long_shows(balanced: Balanced, api: ApiServer, 
 def test_once(balanced: Balanced, api: ApiServer, tmp_path: Path) -> None:
     """Of the same cluster a second one writes nothing; what it came to is in the metrics file."""
     begin = generation(balanced)
-    svc_follow_once(api, tmp_path, "--dry-run", "-v")
-    assert (generation(balanced), names()) == (begin, [])
     path = tmp_path / "svcctl.prom"
+    words = ("follow", "--once", "--node", "node-a", "--dry-run", "--metrics-file", str(path), "-o", "json")
+    done = process(*words, "--", "--kubeconfig", str(api.kubeconfig(tmp_path)))
+    assert (done.returncode, done.stderr) == (0, "would apply: 2 created, 0 changed, 0 deleted\n")
+    plan = json.loads(done.stdout)
+    assert plan["dry_run"] is True
+    assert [(one["name"], one["action"]) for one in plan["changes"]] == [
+        (MASTER, "created"),
+        (WEB, "created"),
+    ]
+    assert (generation(balanced), names(), path.exists()) == (begin, [], False)
     assert svc_follow_once(api, tmp_path, "--metrics-file", str(path)) == ""
     samples = {
         (one.name, *one.labels.values()): one.value
@@ -322,6 +331,15 @@ def test_once_says_why_not(balanced: Balanced, api: ApiServer, tmp_path: Path) -
     api.delete("EndpointSlice", "kubernetes-abc", "default")
     assert "not one EndpointSlice" in svc_follow_once(api, tmp_path, code=1)
     assert svc_follow_once(api, tmp_path, "--force") == ""
+    assert names() == [MASTER, WEB]
+
+
+def test_own_node_alone(balanced: Balanced, api: ApiServer, tmp_path: Path) -> None:
+    """Its name as people write it; a name that no node has changes nothing."""
+    err = svc_follow_once(api, tmp_path, "--own-node", "--node", "wrong", code=1)
+    assert "no Node is called wrong: nothing would be local" in err
+    assert names() == []
+    assert svc_follow_once(api, tmp_path, "--own-node", "--node", " Node-A") == ""
     assert names() == [MASTER, WEB]
 
 

@@ -114,6 +114,9 @@ def test_slices_of_v1beta1() -> None:
     assert reach(found, FRONT) == at(A)
     assert reach(plan(service(internalTrafficPolicy="Local"), old, node="node-b"), FRONT) == "DROP"
     assert told(found, "v1beta1", "topology")
+    item = {key: value for key, value in old.items() if key not in ("apiVersion", "kind")}
+    listed = {"apiVersion": old["apiVersion"], "kind": "EndpointSliceList", "items": [item]}
+    assert plan(service(internalTrafficPolicy="Local"), listed) == found
     old["apiVersion"] = "discovery.k8s.io/v1"  # which has other uses for that field, if any
     assert reach(plan(service(internalTrafficPolicy="Local"), old), FRONT) == "DROP"
 
@@ -141,6 +144,22 @@ def test_the_target_port_is_never_read() -> None:
     for target in (1234, "http", None, [1]):
         front = service(ports=[{"port": 80, "targetPort": target}])
         assert reach(plan(front, endpoint_slice(A)), FRONT) == at(A)
+
+
+def test_slices_of_more_ports_than_a_service_made_by_a_controller() -> None:
+    """The API server takes 20000."""
+    many = [{"name": f"p{number}", "port": 10000 + number} for number in range(101)]
+    found = plan(service(ports=many), endpoint_slice("10.244.1.1", ports=many))
+    assert reach(found, "10.96.0.20:10100/tcp") == {"10.244.1.1:10100"}
+
+
+@pytest.mark.parametrize("number", [-1, 65536, 70000])
+def test_a_port_of_a_slice_that_is_none_costs_that_port(number: int) -> None:
+    """The API server does not look at it."""
+    ports = [{"name": "bad", "port": number}, {"name": "", "port": 8080}]
+    found = plan(service(), endpoint_slice(A, ports=ports))
+    assert reach(found, FRONT) == at(A)
+    assert told(found, "warning", "EndpointSlice test/web-1", "'bad'", str(number))
 
 
 def test_names_that_do_not_meet_are_told() -> None:

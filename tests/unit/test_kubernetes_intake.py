@@ -147,6 +147,18 @@ def test_what_is_no_outage() -> None:
     assert not read(service(clusterIP="None"), endpoint_slice(of="other")).blockers
 
 
+def test_of_the_nodes_only_our_own_was_asked_for() -> None:
+    """A list without any is then one of a wrong name: nothing would be local."""
+    for name, objects, words in (
+        ("wrong", [WEB, SLICE], "no Node is called wrong: nothing would be local"),
+        ("wrong", [WEB, SLICE, MINE], "no Node is called wrong (there are node-a)"),
+        ("node-a", [WEB, SLICE, MINE], ""),
+    ):
+        found = desired(objects, Options(node=name, other_nodes=False)).blockers
+        assert len(found) == bool(words)
+        assert all(words in each for each in found)
+
+
 def test_a_node_that_does_not_know_its_name() -> None:
     (text,) = desired([WEB, SLICE, MINE], Options()).blockers
     assert "--node" in text

@@ -9,7 +9,8 @@ import pytest
 from svcctl.errors import UsageProblem
 from svcctl.model.apply_plan import Have, plan_apply
 from svcctl.model.service_endpoint import KIND_CLUSTER, KIND_EXTERNAL, KIND_LOAD_BALANCER
-from svcctl.model.sources.options import HEADLESS_LABEL
+from svcctl.model.sources.kubernetes import desired
+from svcctl.model.sources.options import HEADLESS_LABEL, Options
 from tests.unit.kubernetes_objects import (
     OUTSIDE,
     POD,
@@ -108,6 +109,36 @@ def test_what_a_service_no_longer_has_goes_without_prune(spec: dict[str, Any], g
     assert set(steps.values()) <= {"created"}
     others = {name: each._replace(owner="other") for name, each in there.items()}
     assert "test/web:80/tcp" not in {step.name for step in plan_apply([now], Have(others)).services}
+
+
+MANY = [{"name": f"p{number}", "port": 10000 + number} for number in range(300)]
+TOO_MUCH = {
+    "backends": [
+        service("big", MANY, clusterIP="10.96.0.21"),
+        endpoint_slice(*(f"10.9.{n >> 8}.{n & 255}" for n in range(900)), of="big", ports=MANY),
+    ],
+    "frontends": [
+        balanced(
+            "big", *(f"192.0.{n >> 8}.{n & 255}" for n in range(300)), ports=MANY, clusterIP="10.96.0.21"
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_a_service_that_asks_for_too_much_stops_nobody_else(what: str) -> None:
+    """And keeps what it had, whatever else goes."""
+    before = plan(service("big", MANY[:1], clusterIP="10.96.0.21"), service("gone", clusterIP="10.96.0.22"))
+    there = {each.name: each for each in before.services}
+    now = desired([service(), BACKENDS, *TOO_MUCH[what]], Options(node="node-a"))
+    assert table(now) == {"10.96.0.20:80/tcp": BOTH}
+    assert told(now, "warning", "Service test/big", "left out", what)
+    for prune in (False, True):
+        made = plan_apply([now], Have(there), prune=prune)
+        steps = {step.name: step.action for step in made.services}
+        assert steps.pop("test/web:80/tcp") == "created"
+        assert steps == ({"test/gone:80/tcp": "deleted"} if prune else {})
+        assert not any("2 services" in doubt for doubt in made.doubts)
 
 
 def test_an_address_that_is_lost_to_an_older_service_is_given_up_without_prune() -> None:

@@ -269,6 +269,9 @@ def test_a_node_made_by_hand_becomes_the_inputs_and_one_of_another_owner_does_no
         plan_nodes([want], others)
     (step,) = plan_nodes([want], others, take_over=True).steps
     assert step.note == "was else's"
+    many = [node(f"n{number}", f"192.0.3.{number}", owner="else") for number in range(7)]
+    with pytest.raises(Conflict, match=r"node 'n4' belongs to else; and 2 more$"):
+        plan_nodes([kubernetes(*(asked(f"n{n}", f"192.0.4.{n}") for n in range(7)))], have(*many))
     same = have(node("b", "192.0.2.13", owner="else"))
     assert actions(plan_nodes([want], same)) == {"b": "unchanged"}
     (step,) = plan_nodes([want], same, take_over=True).steps

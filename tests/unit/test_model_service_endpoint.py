@@ -20,14 +20,12 @@ from svcctl.model.service_endpoint import (
     BackendSpec,
     Frontend,
     format_backend,
-    format_backend_spec,
     format_frontend,
     is_loopback,
     is_zero,
     parse_backend,
     parse_backend_spec,
     parse_frontend,
-    parse_kind,
     parse_state,
     parse_weight,
     zero_address,
@@ -211,7 +209,6 @@ BACKEND = parse_backend("10.1.2.3:8080")
 )
 def test_specs(text: str, spec: BackendSpec) -> None:
     assert parse_backend_spec(text) == spec
-    assert format_backend_spec(spec) == text
 
 
 def test_the_order_of_attributes_does_not_matter() -> None:
@@ -251,16 +248,10 @@ def test_bad_attributes(attributes: str) -> None:
         parse_backend_spec(f"10.1.2.3:8080,{attributes}")
 
 
-def test_weights_states_and_kinds() -> None:
+def test_weights_and_states() -> None:
     assert [parse_weight(text) for text in ("0", "1", "65535")] == [0, 1, 65535]
     assert [parse_state(text) for text in ("active", "draining", "down")] == [0, 1, 2]
-    assert [parse_kind(text) for text in ("cluster", "external", "load-balancer", "node-port")] == [
-        0,
-        1,
-        2,
-        3,
-    ]
-    for parse in (parse_weight, parse_state, parse_kind):
+    for parse in (parse_weight, parse_state):
         with pytest.raises(UsageProblem):
             parse("elsewhere")
 

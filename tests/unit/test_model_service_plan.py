@@ -30,7 +30,6 @@ from svcctl.model.service_edit import (
     delete_backends,
     delete_frontends,
     drain_backends,
-    require_owner,
     set_backends,
     set_options,
 )
@@ -289,15 +288,6 @@ def test_frontends_are_added_changed_and_deleted() -> None:
     with pytest.raises(NotFound, match=r"web: 10.0.0.1:53/udp: no frontend"):
         delete_frontends(WEB, [DNS4.frontend])
     assert delete_frontends(WEB, [DNS4.frontend], missing_ok=True) is WEB
-
-
-def test_owners() -> None:
-    require_owner(WEB, "", "service set")
-    require_owner(WEB._replace(owner="a"), "a", "apply")
-    with pytest.raises(Conflict, match="service set web: belongs to owner 'a'"):
-        require_owner(WEB._replace(owner="a"), "", "service set")
-    with pytest.raises(Conflict, match="belongs to nobody"):
-        require_owner(WEB, "a", "apply")
 
 
 def apply(have: Service, want: Service) -> Service:

@@ -47,6 +47,34 @@ def manifest(name: str = "a", address: str = "10.96.0.1") -> list[dict[str, Any]
     ]
 
 
+NODE_PORTS = [
+    "version: 1\nservices: []\n",
+    "-A -t 192.0.2.1:80 -s rr\n-a -t 192.0.2.1:80 -r 10.1.0.1:80 -m\n",
+    '{"bindings": []}',
+]
+
+
+@pytest.mark.parametrize("text", NODE_PORTS, ids=("native", "ipvsadm", "bindings"))
+def test_where_node_ports_are_served_is_said_for_every_input(text: str) -> None:
+    options = Options(node="node-a")
+    assert read(text, options=options)[0].node_port_addresses is None
+    for words, prefixes in ((("all",), []), (("192.0.2.0/24",), ["192.0.2.0/24", "::/0"])):
+        (found,) = read(text, options=options._replace(node_port_addresses=words))
+        assert [str(each) for each in found.node_port_addresses or ()] == prefixes
+        assert found.node_port_addresses is not None
+    for words in (("rubbish",), ("primary",), ("all", "10.0.0.0/8")):
+        with pytest.raises(UsageProblem):
+            read(text, options=options._replace(node_port_addresses=words))
+
+
+def test_a_file_and_an_option_that_do_not_agree_on_node_ports() -> None:
+    options = Options(node="node-a", node_port_addresses=("192.0.2.0/24", "::/0"))
+    text = "version: 1\nservices: []\nnode_port_addresses: "
+    assert read(f"{text}['192.0.2.0/24', '::/0']", options=options)
+    with pytest.raises(UsageProblem, match="has other node_port_addresses"):
+        read(f"{text}['192.0.3.0/24']", options=options)
+
+
 A = ("x/a:on/tcp", ["10.96.0.1:80/tcp"], ["10.1.0.1:8080"])
 B = ("x/b:on/tcp", ["10.96.0.2:80/tcp"], ["10.1.0.1:8080"])
 

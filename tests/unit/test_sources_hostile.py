@@ -1,4 +1,4 @@
-"""Inputs that want to hurt: each gives an error, soon and within bounds, whatever it is."""
+"""Inputs that want to hurt: each gives an error, or costs itself alone, soon and within bounds, whatever it is."""
 
 from __future__ import annotations
 

@@ -71,6 +71,8 @@ def command(
 
     Whatever fails (the API server, kubectl, an apply) is tried again after growing pauses, and what is pinned
     stays and serves meanwhile. Nothing is kept but the maps: it can be ended, killed and started at any time.
+
+    With --dry-run it prints what it would do, each time that something changes, and writes no metrics either.
     """
     import shutil
     from signal import SIGINT
@@ -83,6 +85,7 @@ def command(
     from svcctl.follow.resources import RESOURCES, only_node
     from svcctl.host.netns import Netns
     from svcctl.host.route_changes import RouteChanges
+    from svcctl.model.sources.kubernetes.nodes import node_name
 
     if env.session is not None:
         raise UsageProblem("follow: not in a batch: it runs until stopped")
@@ -99,7 +102,7 @@ def command(
         changes = RouteChanges(netns)
     try:
         hooks = Hooks(cluster.apply, cluster.node_changed, cluster.reason, cluster.publish, env.notice)
-        resources = only_node(chosen.node) if own_node else RESOURCES
+        resources = only_node(node_name(chosen.node)) if own_node else RESOURCES
         follower = Follower(Kubectl(program, options), hooks, changes, resources=resources, once=once)
         return Exit.INTERRUPTED if follower.run() == SIGINT else Exit.OK
     finally:

@@ -108,7 +108,7 @@ class _Inputs:
             found.append(read_keepalived(texts, options))
         if self.bindings is not None:
             found.append(tubectl.desired(self.bindings, options))
-        return found
+        return _with_node_ports(found, options)
 
     def _take(self, source: str, data: bytes) -> None:
         text = decode(source, data)
@@ -143,6 +143,25 @@ class _Inputs:
             tubectl.merge(self.bindings, found)
         except ValueError as problem:
             raise InputProblem(source, str(problem)) from None
+
+
+def _with_node_ports(found: list[Desired], options: Options) -> list[Desired]:
+    """With what the options say of node ports, which is for the whole state: objects of Kubernetes have it already."""
+    if not options.node_port_addresses or any(each.kind in (KUBERNETES, STATE_FILE) for each in found):
+        return found
+    from svcctl.model.sources.kubernetes.node_ports import node_port_prefixes
+    from svcctl.model.sources.kubernetes.notices import Notices
+
+    notices = Notices()
+    prefixes, unknown = node_port_prefixes(options.node_port_addresses, None, notices)
+    if unknown:
+        raise UsageProblem(f"--node-port-addresses: {unknown[0]}")
+    for each in found:
+        if each.node_port_addresses not in (None, prefixes):
+            raise UsageProblem("--node-port-addresses: the input has other node_port_addresses")
+    first = found[0]
+    told = (*first.notices, *notices.sorted())
+    return [first._replace(node_port_addresses=prefixes, notices=told), *found[1:]]
 
 
 def kind_of(document: Document) -> str:

@@ -31,9 +31,13 @@ MAX_NESTING = 4
 
 
 class Item(Record):
-    """An object, where it stands, and the name by which it is one object and no other."""
+    """An object, where it stands, and the name by which it is one object and no other.
+
+    `version` is what it says itself, or the list that it is an item of.
+    """
 
     kind: str
+    version: str
     namespace: str
     name: str
     content: Mapping[str, object]
@@ -77,13 +81,13 @@ def take_in(documents: Iterable[Mapping[str, object]], notices: Notices) -> Inta
             errors.append(_status(content))
         elif kind == "EndpointSlice" and version in (SLICES, OLD_SLICES, ""):
             any_slices = True
-            item = _item(kind, content, place, MAX_NAME)
+            item = _item(kind, version, content, place, MAX_NAME)
             if item.name:
                 found[kind].append(item)
             else:
                 notices.warn(kind, f"left out, as it has no name (one in namespace {item.namespace})")
         elif kind in ("Service", "Node") and version in (CORE, ""):
-            item = _item(kind, content, place, MAX_LABEL if kind == "Service" else MAX_NAME)
+            item = _item(kind, version, content, place, MAX_LABEL if kind == "Service" else MAX_NAME)
             if not item.name:
                 raise ObjectProblem(place.under("metadata").under("name"), "is missing")
             found[kind].append(item)
@@ -144,13 +148,13 @@ def _walk(
         )
 
 
-def _item(kind: str, content: Mapping[str, object], place: Place, most: int) -> Item:
+def _item(kind: str, version: str, content: Mapping[str, object], place: Place, most: int) -> Item:
     metadata = mapping(content, "metadata", place)
     inside = Place(place.document, f"{place.path}.metadata")
     space = ""
     if kind != "Node":
         space = name(metadata, "namespace", inside, MAX_LABEL) or DEFAULT_NAMESPACE
-    return Item(kind, space, name(metadata, "name", inside, most), content, metadata, place)
+    return Item(kind, version, space, name(metadata, "name", inside, most), content, metadata, place)
 
 
 def _each_once(items: list[Item], notices: Notices) -> tuple[Item, ...]:

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 SUBJECT = "node ports"
 
 
+def read_words(wanted: Sequence[str]) -> set[Prefix]:
+    """The prefixes among the words. Raises UsageProblem for a word that is none, nor PRIMARY or ALL alone."""
+    if ALL in wanted and set(wanted) != {ALL}:
+        raise UsageProblem("--node-port-addresses: all stands alone")
+    return {parse_prefix(each) for each in wanted if each not in (PRIMARY, ALL)}
+
+
 def node_port_prefixes(
     wanted: Sequence[str], own: NodeFacts | None, notices: Notices
 ) -> tuple[tuple[Prefix, ...] | None, tuple[str, ...]]:
@@ -30,11 +37,9 @@ def node_port_prefixes(
     """
     if not wanted:
         return None, ()
+    found = read_words(wanted)
     if ALL in wanted:
-        if set(wanted) != {ALL}:
-            raise UsageProblem("--node-port-addresses: all stands alone")
         return (), ()
-    found = {parse_prefix(each) for each in wanted if each != PRIMARY}
     if PRIMARY in wanted:
         if own is None or not own.internal:
             return None, (

@@ -28,6 +28,11 @@ class NodeFacts(Record):
     internal: tuple[Address, ...]
 
 
+def node_name(name: str) -> str:
+    """A name that somebody gave, or the host's, as a Node object has it."""
+    return name.strip().lower()
+
+
 def read_node(item: Item, own_name: str, addresses: Addresses, notices: Notices) -> NodeFacts:
     """What the object says. Raises ObjectProblem for fields of wrong types."""
     at_spec, at_status = item.place.under("spec"), item.place.under("status")

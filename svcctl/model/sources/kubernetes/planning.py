@@ -4,7 +4,8 @@ The rules are those of kube-proxy in Kubernetes 1.36; each module says which of 
 server guarantees and a file does not is checked: what cannot have come from one (a wrong type, a port of
 99999, a name with a control character) refuses the whole input, with its path, as leaving out an object would
 take a Service away from its clients. What one may well have (an address that is none, of the wrong family or
-of somebody else, ports claimed twice) costs that address or port alone, and is told.
+of somebody else, ports claimed twice, a port of a slice that is none) costs that address or port alone, and is told.
+A Service that asks for too much is left out, and told: whoever may write one must not stop all others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from svcctl.model.sources.kubernetes.frontends import admit_external, external_r
 from svcctl.model.sources.kubernetes.intake import take_in
 from svcctl.model.sources.kubernetes.members import choose, count, gather
 from svcctl.model.sources.kubernetes.node_ports import node_port_prefixes
-from svcctl.model.sources.kubernetes.nodes import read_node
+from svcctl.model.sources.kubernetes.nodes import node_name, read_node
 from svcctl.model.sources.kubernetes.notices import Notices
 from svcctl.model.sources.kubernetes.services import has_all_said, read_service
 from svcctl.model.sources.kubernetes.slices import read_slice, service_of
@@ -91,7 +92,7 @@ def desired(documents: Iterable[Mapping[str, object]], options: Options) -> Desi
 def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Desired:
     notices = Notices()
     addresses = Addresses()
-    node = options.node.strip().lower()
+    node = node_name(options.node)
     intake = take_in(documents, notices)
     nodes = [read_node(item, node, addresses, notices) for item in intake.nodes]
     own = next((each for each in nodes if each.node.own), None)
@@ -100,11 +101,12 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
     services = _services(intake, addresses, notices, old_headless=old)
     wanted = {each.key for each in services}
     slices = _slices(intake, wanted, node, addresses, notices, old_headless=old)
+    services = [each for each in services if not _asks_too_much(each, slices.get(each.key, ()), notices)]
+    kept = frozenset("/".join(key) for key in wanted - {each.key for each in services})
     external = admit_external(services, [each.node for each in nodes], options.external_ips, notices)
     ports: list[_Port] = []
     for service in services:
         mine = slices.get(service.key, [])
-        _refuse_many(service, mine)
         made = [_port(service, port, external[service.key], mine, where, notices) for port in service.ports]
         _tell_mismatch(service, [each.port for each in made if not each.matched], mine, notices)
         ports += made
@@ -131,20 +133,35 @@ def _desired(documents: Iterable[Mapping[str, object]], options: Options) -> Des
         notices=notices.sorted(),
         errors=intake.errors,
         namespaces=frozenset(item.namespace for item in (*intake.services, *intake.slices)),
-        blockers=(*blockers(intake, [each.node for each in nodes], node), *unknown),
-        objects=frozenset(f"{each.namespace}/{each.name}" for each in intake.services if has_all_said(each)),
+        blockers=(
+            *blockers(intake, [each.node for each in nodes], node, asked_for_own=not options.other_nodes),
+            *unknown,
+        ),
+        objects=frozenset(f"{each.namespace}/{each.name}" for each in intake.services if has_all_said(each))
+        - kept,
+        kept=kept,
     )
 
 
 MAX_MEMBERS = 1 << 18
 """Backends of all ports of a Service: a few slices can ask for millions."""
 
+MAX_BALANCED = 1 << 16
+"""Frontends of a Service's load balancers: each address at each port."""
 
-def _refuse_many(service: Facts, slices: Sequence[SliceOf]) -> None:
-    number = sum(count(slices, family, port) for family in service.cluster for port in service.ports)
-    if number > MAX_MEMBERS:
-        cause = f"its ports have {number} backends in all, {MAX_MEMBERS} at most"
-        raise ObjectProblem(service.item.place.under("spec").under("ports"), cause)
+
+def _asks_too_much(service: Facts, slices: Sequence[SliceOf], notices: Notices) -> bool:
+    backends = sum(count(slices, family, port) for family in service.cluster for port in service.ports)
+    frontends = len(service.balancer) * len(service.ports)
+    for number, most, what in (
+        (backends, MAX_MEMBERS, "backends"),
+        (frontends, MAX_BALANCED, "frontends of load balancers"),
+    ):
+        if number > most:
+            cause = f"its ports have {number} {what} in all, {most} at most"
+            notices.warn(service.item.subject, f"left out, and what is there of it stays as it is: {cause}")
+            return True
+    return False
 
 
 def _tell_nobody_here(services: Sequence[Service], any_nodes: bool, node: str, notices: Notices) -> None:

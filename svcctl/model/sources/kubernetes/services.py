@@ -40,8 +40,6 @@ FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
 PROTOCOLS = {"TCP": TCP, "UDP": UDP}
 SCTP = "SCTP"
 MAX_AFFINITY_SECONDS = 86400
-MAX_BALANCED = 1 << 16
-"""Frontends of a Service's load balancers: each address at each port."""
 
 CLUSTER_IP, LOAD_BALANCER = "ClusterIP", "LoadBalancer"
 _TYPES = (CLUSTER_IP, "NodePort", LOAD_BALANCER, "ExternalName")
@@ -114,9 +112,6 @@ def read_service(item: Item, addresses: Addresses, notices: Notices, *, old_head
     if not cluster or not ports:
         return None
     balancer = _balancer(item, addresses, notices)
-    if len(balancer) * len(ports) > MAX_BALANCED:
-        cause = f"{len(balancer)} addresses of load balancers at {len(ports)} ports are too many"
-        raise ObjectProblem(item.place.under("status"), cause)
     policy = choice(spec, "externalTrafficPolicy", place, _POLICIES)
     ranges, unread = _ranges(item, spec, place, notices)
     external = _listed(item, "externalIPs", texts(spec, "externalIPs", place), addresses, notices)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from svcctl.model.constants import IPV4, IPV6, TCP, UDP
 from svcctl.model.sources.kubernetes.endpoint_fields import first_address, what_is_said
 from svcctl.model.sources.kubernetes.fields import (
     MAX_LABEL,
     ObjectProblem,
     choice,
+    integer,
     mapping,
     name,
     objects,
     port_name,
-    port_number,
     shown,
     text,
 )
 from svcctl.model.sources.kubernetes.intake import OLD_SLICES
-from svcctl.model.sources.kubernetes.services import HEADLESS_LABEL, PROXY_LABEL
+from svcctl.model.sources.kubernetes.services import FAMILIES, HEADLESS_LABEL, PROTOCOLS, PROXY_LABEL, SCTP
 from svcctl.record import Record
 
 if TYPE_CHECKING:
@@ -32,11 +31,9 @@ if TYPE_CHECKING:
     from svcctl.model.sources.kubernetes.notices import Notices
 
 SERVICE_LABEL = "kubernetes.io/service-name"
-_FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
-_PROTOCOLS = {"TCP": TCP, "UDP": UDP}
 _IGNORED_TYPES = ("FQDN",)
-MAX_ENDPOINTS, MAX_PORTS = 1000, 100
-"""Of a slice, as the API server has it. Each endpoint is a backend at each port."""
+MAX_ENDPOINTS, MAX_PORTS = 1000, 20_000
+"""Of a slice, as the API server has it. Each endpoint is a backend at each port: planning.py counts those."""
 
 
 class SliceOf(Record):
@@ -66,7 +63,7 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
     """
     content, place = item.content, item.place
     kind = text(content, "addressType", place)
-    family = _FAMILIES.get(kind)
+    family = FAMILIES.get(kind)
     if family is None:
         if kind not in _IGNORED_TYPES:
             notices.warn(
@@ -74,9 +71,9 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
                 f"left out: its addressType is {shown(kind) if kind else 'missing'}, not IPv4 or IPv6",
             )
         return None
-    old = content.get("apiVersion") == OLD_SLICES
+    old = item.version == OLD_SLICES
     if old:
-        lacks = "its nodes and zones are read from 'topology'; Kubernetes 1.25 has done away with it"
+        lacks = "nodes of its endpoints are read from 'topology', zones are not; Kubernetes 1.25 has done away with it"
         notices.warn("EndpointSlice", f"{OLD_SLICES}: {lacks}")
     found: list[tuple[bytes, Said]] = []
     faults: dict[str, list[str]] = {}
@@ -94,19 +91,25 @@ def read_slice(item: Item, node: str, addresses: Addresses, notices: Notices) ->
     for fault, those in faults.items():
         count = f"{len(those)} endpoints" if len(those) > 1 else "1 endpoint"
         notices.warn(item.subject, f"{count} left out: {_short(min(those))} is {fault}")
-    return SliceOf(family, _ports(content, place), found)
+    return SliceOf(family, _ports(item, notices), found)
 
 
-def _ports(content: Mapping[str, object], place: Place) -> dict[tuple[str, int], list[int]]:
-    """A port without a name has the name "", as the API server fills in; one whose name is null has none."""
+def _ports(item: Item, notices: Notices) -> dict[tuple[str, int], list[int]]:
+    """A port without a name has the name "", as the API server fills in; one whose name is null has none.
+
+    The API server does not look at their numbers.
+    """
+    content, place = item.content, item.place
     found: dict[tuple[str, int], list[int]] = {}
     for number, one in enumerate(_some(content, "ports", place, MAX_PORTS)):
         path = place.under("ports").under(number)
         named = port_name(one, "name", path)
-        port = port_number(one, "port", path)
-        protocol = _PROTOCOLS.get(choice(one, "protocol", path, ("TCP", "UDP", "SCTP")))
+        port = integer(one, "port", path) or 0
+        protocol = PROTOCOLS.get(choice(one, "protocol", path, ("TCP", "UDP", SCTP)))
         unnamed = "name" in one and one["name"] is None
-        if port and protocol is not None and not unnamed:
+        if not 0 <= port <= 65535:
+            notices.warn(item.subject, f"port {named!r} left out: {port} is not in 1-65535")
+        elif port and protocol is not None and not unnamed:
             found.setdefault((named, protocol), []).append(port)
     return found
 
