@@ -11,31 +11,26 @@ from typing import TYPE_CHECKING
 
 from svcctl.maps import catalog, enums
 from svcctl.maps import service_codec as codec
-from svcctl.maps.service_layouts import CONFIG
 from svcctl.model.service_endpoint import DOWN, Backend
+from svcctl.state.service_config import change_service_config, read_service_config
 
 if TYPE_CHECKING:
-    from svcctl.maps.service_layouts import Config
     from svcctl.state.session import State
     from svcctl.state.writer import Writer
 
 
-def _config(state: State) -> Config:
-    return CONFIG.unpack(state.map("config").lookup(bytes(4)) or bytes(CONFIG.size))
-
-
 def flows_left(state: State) -> bool:
     """Whether there is the note."""
-    return state.has_half(catalog.BALANCER) and bool(_config(state).flags & enums.CONFIG_FLOWS_LEFT)
+    return state.has_half(catalog.BALANCER) and bool(read_service_config(state).flags & enums.CONFIG_FLOWS_LEFT)
 
 
 def note_flows(writer: Writer, left: bool) -> None:
     """Make the note, or clear it. Writes nothing if it is so already."""
-    now = _config(writer)
-    flags = now.flags | enums.CONFIG_FLOWS_LEFT if left else now.flags & ~enums.CONFIG_FLOWS_LEFT
-    if flags != now.flags:
+    now = read_service_config(writer).flags
+    flags = now | enums.CONFIG_FLOWS_LEFT if left else now & ~enums.CONFIG_FLOWS_LEFT
+    if flags != now:
         with writer.changing():
-            writer.map("config").update(bytes(4), CONFIG.pack(now._replace(flags=flags)))
+            change_service_config(writer, flags=flags)
 
 
 def backends_nobody_has(state: State) -> dict[int, set[Backend]]:
