@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def flows_left(state: State) -> bool:
     """Whether there is the note."""
-    return state.has_half(catalog.BALANCER) and bool(read_service_config(state).flags & enums.CONFIG_FLOWS_LEFT)
+    return state.has_half(catalog.BALANCER) and bool(
+        read_service_config(state).flags & enums.CONFIG_FLOWS_LEFT
+    )
 
 
 def note_flows(writer: Writer, left: bool) -> None:
