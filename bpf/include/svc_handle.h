@@ -311,8 +311,9 @@ static __always_inline int forward(struct __sk_buff *skb,
 	return deliver(skb, route);
 }
 
-/* What the destination means, as far as two look-ups tell: 0, or 1 and flags. */
-static __always_inline __u32 meant(const struct packet *p)
+/* What the destination means, as far as a few look-ups tell: 0, or 1 and flags. A
+ * node port's number at another address than a node's is whoever's it was. */
+static __always_inline __u32 meant(const struct packet *p, __u32 hook)
 {
 	struct svc_frontend_key key = {
 		.port = p->key.destination_port,
@@ -333,7 +334,9 @@ static __always_inline __u32 meant(const struct packet *p)
 	if (!p->is_v6)
 		set_v4(key.address, 0);
 	found = bpf_map_lookup_elem(&frontends, &key);
-	return found ? 1 | (found->mark & SVC_FRONTEND_TABLE) : 0;
+	if (!found || !serves_node_ports(p->key.destination, hook))
+		return 0;
+	return 1 | (found->mark & SVC_FRONTEND_TABLE);
 }
 
 /* Whether packets in mid-flow are worth a look among the frontends. */
@@ -395,7 +398,7 @@ static __always_inline int unknown(struct __sk_buff *skb,
 	if (!opens && hook == FROM_OUTSIDE && !any_table() &&
 	    !(conf->flags & SVC_PACKET_RESET_UNKNOWN))
 		return TC_ACT_UNSPEC;
-	means = meant(p);
+	means = meant(p, hook);
 	if (!means)
 		return hook == FROM_TUNNEL ? drop(SVC_DROP_NOT_A_FLOW) :
 		       opens		   ? nobodys(skb, p) :
@@ -555,7 +558,7 @@ static __always_inline int handle_coming(struct __sk_buff *skb, enum hook hook,
 
 	/* A new connection is a service's or nobody's. */
 	if (hook != FROM_TUNNEL &&
-	    (kind == PACKET_ECHO || (opens_tcp(&p) && !meant(&p))))
+	    (kind == PACKET_ECHO || (opens_tcp(&p) && !meant(&p, hook))))
 		return nobodys(skb, &p);
 	entry = find_flow(&p.key, &flow, &half);
 	if (!entry)

@@ -48,6 +48,7 @@ from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
 from tests.lib.flow_table import ROWS, Row
 from tests.lib.frames import TCP as TCPLayer
 from tests.lib.frames import Packet, addresses, check, flow, mapped, read
+from tests.lib.nodes import node_key
 from tests.lib.packet_path import DROP, PASS, REDIRECT, PacketPath, packet_path, serviced
 from tests.lib.svc import svc
 from tests.lib.world import World
@@ -524,6 +525,26 @@ def test_blocked_ports_of_a_service_address(lab: Lab) -> None:
         assert lab.path.run("from_workload", frame)[0] == verdict
     assert lab.path.run("from_workload", flow("udp", CLIENT, 5000, "10.96.0.30", 80))[0] == REDIRECT
     assert lab.path.drops("blocked") == 2
+
+
+def test_a_node_port_is_of_nodes_only(lab: Lab) -> None:
+    """The number alone says nothing: at other addresses it is whoever's it was, and a blocked address's is refused."""
+    vip, node, stranger = "10.96.0.31", "10.10.0.1", "192.0.2.9"
+    lab.made.add("node", f"{vip}:80/tcp", backends=[f"{BACKEND}:8080"], node_port=30080, block=True)
+    lab.path.map("node_addresses").update(node_key(f"{node}/32"), U32.pack(enums.NODE_OWN | enums.NODE_PORTS))
+    lab.path.configure(flags=enums.PACKET_RESET_UNKNOWN)
+    for program in ("from_workload", "from_outside"):
+        for flags in ("S", "A", "PA"):
+            frame = flow("tcp", CLIENT, 5000, stranger, 30080, b"direct", flags=flags)
+            assert lab.path.run(program, frame) == (PASS, frame)
+        frame = flow("tcp", CLIENT, 5001, node, 30080, flags="A")
+        assert lab.path.run(program, frame)[0] == REDIRECT
+        frame = flow("tcp", CLIENT, 5002, vip, 30080, flags="S")
+        assert lab.path.run(program, frame)[0] == REDIRECT
+    assert (lab.path.drops("blocked"), lab.path.drops("unknown_flow")) == (2, 2)
+    assert not lab.path.flows()
+    verdict, out = lab.path.run("from_workload", flow("tcp", CLIENT, 5003, node, 30080, flags="S"))
+    assert (verdict, addresses(out)) == (PASS, (CLIENT, BACKEND))
 
 
 def test_internal_policy(lab: Lab) -> None:
