@@ -547,9 +547,11 @@ static __always_inline int handle_coming(struct __sk_buff *skb, enum hook hook,
 						      SVC_TAIL_ICMP_OUTSIDE);
 		return leave_alone(hook);
 	}
+	/* At other addresses the port is like any other, and may be a service's. */
 	if (hook == FROM_OUTSIDE && p.key.protocol == IPPROTO_UDP &&
 	    p.key.destination_port == conf->tunnel_port &&
-	    p.fragment != FRAGMENT_LATER) {
+	    p.fragment != FRAGMENT_LATER &&
+	    same_address16(p.key.destination, own_end(conf, &p))) {
 		bpf_tail_call(skb, &tails, SVC_TAIL_DECAPSULATE);
 		return TC_ACT_UNSPEC;
 	}

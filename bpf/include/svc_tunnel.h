@@ -44,6 +44,13 @@ static __always_inline __u32 overhead(const struct packet *p)
 	return p->is_v6 ? OVERHEAD6 : OVERHEAD4;
 }
 
+/* This node's end of the tunnels of the packet's family; all zeros: none. */
+static __always_inline const __u8 *own_end(const struct svc_packet_config *conf,
+					   const struct packet *p)
+{
+	return p->is_v6 ? conf->address6 : conf->address4;
+}
+
 /* Whether a flow's packets of this direction go into a tunnel. */
 static __always_inline int goes_to_node(const struct svc_flow *flow, __u32 node)
 {
@@ -313,7 +320,7 @@ static __always_inline enum unwrapped
 unwrap(struct __sk_buff *skb, const struct svc_packet_config *conf,
        const struct packet *p, __u32 *from)
 {
-	const __u8 *own = p->is_v6 ? conf->address6 : conf->address4;
+	const __u8 *own = own_end(conf, p);
 	struct tunnel_header tunnel;
 	__u8 congestion = congestion_of(skb, p);
 	__u32 sender;
