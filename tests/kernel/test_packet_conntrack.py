@@ -342,6 +342,30 @@ def test_a_crowded_bucket(lab: Lab) -> None:
     assert lab.path.event("opened") == 1
 
 
+def test_a_mark_moves_to_the_front(lab: Lab) -> None:
+    """A flow that is used again takes no room of others in its bucket."""
+    lab.path.configure(Timeouts(*[2**31] * 7))
+    bucket, mark = packet_codec.filter_place(FLOW_KEY.pack(key(TCP)))
+    marks = lab.path.map("flow_filter")
+
+    def recent() -> list[int]:
+        packed = FILTER_BUCKET.unpack(marks.lookup(U32.pack(bucket)) or b"").recent
+        return list(struct.unpack(f"={FILTER_MARKS}I", packed))
+
+    lab.out(flags="S")
+    for before in range(FILTER_MARKS):
+        others = [2 * number + 1 for number in range(FILTER_MARKS - 1)]
+        have = bytes(FILTER_BUCKET.size)
+        for one in reversed([*others[:before], mark, *others[before:]]):
+            have = packet_codec.add_mark(have, one)
+        marks.update(U32.pack(bucket), have)
+        rewrite(lab.path, "halfopen", key(TCP), seen_ns=1)
+        assert lab.out(flags="S").destination == BACKEND
+        # Among the first ones it stays where it is.
+        assert recent() == ([mark, *others] if before > 2 else [*others[:before], mark, *others[before:]])
+    assert lab.path.event("opened") == 1
+
+
 def test_an_acknowledgement_must_fit(lab: Lab) -> None:
     """Who has not seen the answer cannot make a flow answered."""
     lab.out(flags="S", seq=100)
