@@ -366,6 +366,39 @@ def test_a_mark_moves_to_the_front(lab: Lab) -> None:
     assert lab.path.event("opened") == 1
 
 
+def test_a_mark_that_was_lost(lab: Lab) -> None:
+    """A flow whose mark was pushed out begins anew: its old entry is no reason to go to a backend that has left."""
+    lab.out(flags="S")
+    lab.out("udp")
+    _lose_mark(lab.path, key(TCP))
+    _lose_mark(lab.path, key(UDP))
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    svc("backend", "delete", "web", f"{BACKEND}:8080")
+    assert lab.out("udp").destination == OTHER
+    assert lab.back("udp", backend=OTHER).source == VIP
+    assert lab.out(flags="S").destination == OTHER
+    assert lab.back(backend=OTHER, flags="SA", seq=500, ack=101).source == VIP
+
+
+def test_a_lost_mark_of_a_flow_that_goes_on(lab: Lab) -> None:
+    """An entry that still holds is kept, and the answers of its backend are known again."""
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    for port in range(5000, 5020):
+        first = lab.out("udp", port=port).destination
+        _lose_mark(lab.path, key(UDP, port=port))
+        (back,) = (where for where in lab.path.table("halfopen") if where.destination_port == port)
+        _lose_mark(lab.path, back)
+        assert lab.out("udp", port=port).destination == first
+        assert lab.back("udp", port=port, backend=first).source == VIP
+    assert lab.path.event("opened") < 40
+
+
+def _lose_mark(path: PacketPath, where: FlowKey) -> None:
+    """Its whole bucket of the filter is another's."""
+    bucket, _ = packet_codec.filter_place(FLOW_KEY.pack(where))
+    path.map("flow_filter").update(U32.pack(bucket), bytes(FILTER_BUCKET.size))
+
+
 def test_an_acknowledgement_must_fit(lab: Lab) -> None:
     """Who has not seen the answer cannot make a flow answered."""
     lab.out(flags="S", seq=100)
