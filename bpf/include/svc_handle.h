@@ -278,6 +278,20 @@ static __always_inline int forward_to_client(struct __sk_buff *skb,
 	return deliver(skb, route);
 }
 
+/* What the client is told in a direct answer goes for what comes through the
+ * tunnel. */
+static __always_inline int clamp_answer(struct __sk_buff *skb,
+					const struct svc_packet_config *conf,
+					const struct packet *p,
+					const struct svc_flow *flow,
+					__u32 route)
+{
+	if (!(flow->kind & SVC_FLOW_DSR) || !(conf->flags & SVC_PACKET_CLAMP) ||
+	    !(p->tcp & TCP_SYN))
+		return 0;
+	return clamp_mss(skb, p, tunnel_room(conf, p, route));
+}
+
 /* Translate and send on; at a hook where packets come in. */
 static __always_inline int forward(struct __sk_buff *skb,
 				   const struct svc_packet_config *conf,
@@ -301,10 +315,8 @@ static __always_inline int forward(struct __sk_buff *skb,
 		return TC_ACT_UNSPEC;
 	if (route)
 		ttl--;
-	/* What the client is told goes for what comes through the tunnel. */
-	if (flow->kind & SVC_FLOW_REPLY && flow->kind & SVC_FLOW_DSR &&
-	    conf->flags & SVC_PACKET_CLAMP && p->tcp & TCP_SYN &&
-	    clamp_mss(skb, p, tunnel_room(conf, p, route)))
+	if (flow->kind & SVC_FLOW_REPLY &&
+	    clamp_answer(skb, conf, p, flow, route))
 		return drop(SVC_DROP_NO_WRITE);
 	if (translate(skb, p, flow, ttl))
 		return TC_ACT_SHOT;
@@ -627,6 +639,9 @@ static __always_inline int handle_leaving(struct __sk_buff *skb, enum hook hook)
 		return forward_to_node(skb, conf, &p, &flow, entry->route,
 				       entry->node, hook);
 	}
+	if (hook == TO_OUTSIDE &&
+	    clamp_answer(skb, conf, &p, &flow, skb->ifindex))
+		return drop(SVC_DROP_NO_WRITE);
 	return translate(skb, &p, &flow, p.ttl) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 

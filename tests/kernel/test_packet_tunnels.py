@@ -13,7 +13,7 @@ from svcctl.maps.packet_layouts import NODE, PACKET_CONFIG, TUNNEL_PORT, NodeVal
 from tests.lib.balanced import SMALL
 from tests.lib.frames import IP, TCP, IPv6, addresses, check, ether, flow, mapped, read
 from tests.lib.nodes import node_key
-from tests.lib.packet_path import REDIRECT, PacketPath, packet_path, serviced
+from tests.lib.packet_path import PASS, REDIRECT, PacketPath, packet_path, serviced
 from tests.lib.pods import batch, place, setting
 from tests.lib.tunnelled import wrapped
 from tests.lib.world import World
@@ -107,3 +107,19 @@ def test_the_size_is_lowered_wherever_it_is(path: PacketPath) -> None:
         assert (verdict, addresses(out)) == (REDIRECT, (OWN[family], PEER[family]))
         assert size_told(inner) == CLAMPED[family]
         check(inner)
+
+
+def test_the_size_of_a_direct_answer_that_the_stack_routes(path: PacketPath) -> None:
+    """A process of the node's own, or a bridge's pod: its answer is translated where it leaves, and lowered there."""
+    for family, clamp in product(FAMILIES, (False, True)):
+        configure(path, enums.PACKET_CLAMP if clamp else 0)
+        path.forget()
+        client = (CLIENT[family], 5000)
+        asked = segment(family, client, (NEAR[family], 80), flags="S")
+        verdict, out = from_peer(path, family, asked[14:])
+        assert (verdict, addresses(out)) == (PASS, (CLIENT[family], HERE[family]))
+        answer = segment(family, (HERE[family], 8080), client, flags="SA", options=OPTIONS[0])
+        verdict, out = path.run("to_outside", answer)
+        assert (verdict, addresses(out)) == (PASS, (NEAR[family], CLIENT[family]))
+        check(out)
+        assert size_told(out) == (CLAMPED[family] if clamp else 1460)
