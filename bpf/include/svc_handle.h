@@ -273,6 +273,10 @@ static __always_inline int forward_to_client(struct __sk_buff *skb,
 		return drop(SVC_DROP_NO_ROUTE);
 	if (p->ttl <= 1)
 		return drop(SVC_DROP_HOPS);
+	/* The stack, which would cut it or say so, does not take it: it is from
+	 * this node's own address. */
+	if (is_too_long(skb, p, route))
+		return drop(SVC_DROP_TOO_BIG);
 	if (lower_ttl(skb, p))
 		return drop(SVC_DROP_NO_WRITE);
 	return deliver(skb, route);

@@ -9,13 +9,13 @@ import pytest
 
 from svcctl.maps import enums
 from svcctl.maps.layouts import U32
-from svcctl.maps.packet_layouts import NODE, PACKET_CONFIG, TUNNEL_PORT, NodeValue
+from svcctl.maps.packet_layouts import DEVICE, NODE, PACKET_CONFIG, TUNNEL_PORT, Device, NodeValue
 from tests.lib.balanced import SMALL
 from tests.lib.frames import IP, TCP, IPv6, addresses, check, ether, flow, mapped, read
 from tests.lib.nodes import node_key
-from tests.lib.packet_path import PASS, REDIRECT, PacketPath, packet_path, serviced
+from tests.lib.packet_path import DROP, PASS, REDIRECT, PacketPath, packet_path, serviced
 from tests.lib.pods import batch, place, setting
-from tests.lib.tunnelled import wrapped
+from tests.lib.tunnelled import datagram, wrapped
 from tests.lib.world import World
 
 CLIENT: dict[int, str] = {4: "192.0.2.2", 6: "2001:db8:2::2"}
@@ -123,3 +123,14 @@ def test_the_size_of_a_direct_answer_that_the_stack_routes(path: PacketPath) -> 
         assert (verdict, addresses(out)) == (PASS, (NEAR[family], CLIENT[family]))
         check(out)
         assert size_told(out) == (CLAMPED[family] if clamp else 1460)
+
+
+def test_an_answer_that_is_too_big_for_the_clients_side(path: PacketPath) -> None:
+    """It fitted into the tunnel, and is lost where it leaves: but not without a word."""
+    path.map("devices").update(U32.pack(LO), DEVICE.pack(Device(enums.ROLE_HOST, 0, 1300)))
+    for before, family in enumerate(FAMILIES):
+        client, service = (CLIENT[family], 5000), (FAR[family], 80)
+        assert path.run("from_outside", flow("udp", *client, *service, b"?"))[0] == REDIRECT
+        for size, verdict, lost in ((1200, REDIRECT, 0), (1300, DROP, 1), (1200, REDIRECT, 1)):
+            assert from_peer(path, family, datagram(service, client, bytes(size)))[0] == verdict
+            assert path.drops("too_big") == before + lost
