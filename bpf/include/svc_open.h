@@ -150,13 +150,6 @@ static __always_inline int serves_node_ports(const __u8 *address, __u32 hook)
 	       (hook == FROM_WORKLOAD && value & SVC_NODE_PORTS);
 }
 
-static __always_inline int may_be_node_port(const struct svc_config *conf,
-					    __u16 port)
-{
-	return conf->node_ports && port >= conf->first_node_port &&
-	       port <= conf->last_node_port;
-}
-
 /* Loopback and zero addresses as such are the node's own sockets'. */
 static __always_inline int find_meant(const struct svc_frontend_key *key,
 				      __u32 hook, struct svc_target *target)
