@@ -60,7 +60,7 @@ static __always_inline int find_target(struct bpf_sock_addr *ctx,
 		return SVC_FOUND_NOTHING;
 	if (found != SVC_FOUND_NOTHING)
 		return found;
-	if (conf->node_ports) {
+	if (may_be_node_port(conf, req->key.port)) {
 		/* The zero address of the family stands for every node address. */
 		other.port = req->key.port;
 		other.protocol = req->key.protocol;

@@ -71,14 +71,16 @@ filter_bucket(const struct svc_flow_key *key, __u32 *mark)
 
 /*
  * Before an entry of `halfopen` is made, and whenever it is used. It moves to the
- * front in time, so that only what is idle is pushed out. From the back on, and
- * without ever taking a mark away before it is elsewhere: others look meanwhile.
+ * front in time, so that only what is idle is pushed out, and leaves no copy behind,
+ * which would take another's place. From the back on, and without ever taking
+ * another's mark away before it is elsewhere: others look meanwhile.
  */
 static __always_inline void mark_recent(const struct svc_flow_key *key)
 {
 	__u32 mark;
 	struct svc_filter_bucket *bucket = filter_bucket(key, &mark);
 	volatile __u32 *recent;
+	int at = SVC_FILTER_MARKS - 1; /* whose place it takes: its own, or the last */
 
 	if (!bucket)
 		return;
@@ -87,8 +89,13 @@ static __always_inline void mark_recent(const struct svc_flow_key *key)
 		return;
 	bpf_spin_lock(&bucket->lock);
 #pragma unroll
+	for (int i = 3; i < SVC_FILTER_MARKS - 1; i++)
+		if (recent[i] == mark)
+			at = i;
+#pragma unroll
 	for (int i = SVC_FILTER_MARKS - 1; i; i--)
-		recent[i] = recent[i - 1];
+		if (i <= at)
+			recent[i] = recent[i - 1];
 	recent[0] = mark;
 	bpf_spin_unlock(&bucket->lock);
 }

@@ -83,6 +83,10 @@ static __always_inline int translate_error(struct __sk_buff *skb, enum hook hook
 		route = find_route(skb, conf, &p, &flow, to_node, hook);
 		p.key.protocol = own;
 	}
+	/* Whose source is in doubt the host decides on, as on other packets. */
+	if (hook == FROM_WORKLOAD && route && !to_node &&
+	    !comes_from_there(skb, &p))
+		route = 0;
 	if (!route && comes_in && is_reply)
 		return TC_ACT_UNSPEC;
 	ttl = route && comes_in && p.ttl > 1 ? p.ttl - 1 : p.ttl;

@@ -273,9 +273,27 @@ static __always_inline int forward_to_client(struct __sk_buff *skb,
 		return drop(SVC_DROP_NO_ROUTE);
 	if (p->ttl <= 1)
 		return drop(SVC_DROP_HOPS);
+	/* The stack, which would cut it or say so, does not take it: it is from
+	 * this node's own address. */
+	if (is_too_long(skb, p, route))
+		return drop(SVC_DROP_TOO_BIG);
 	if (lower_ttl(skb, p))
 		return drop(SVC_DROP_NO_WRITE);
 	return deliver(skb, route);
+}
+
+/* What the client is told in a direct answer goes for what comes through the
+ * tunnel. */
+static __always_inline int clamp_answer(struct __sk_buff *skb,
+					const struct svc_packet_config *conf,
+					const struct packet *p,
+					const struct svc_flow *flow,
+					__u32 route)
+{
+	if (!(flow->kind & SVC_FLOW_DSR) || !(conf->flags & SVC_PACKET_CLAMP) ||
+	    !(p->tcp & TCP_SYN))
+		return 0;
+	return clamp_mss(skb, p, tunnel_room(conf, p, route));
 }
 
 /* Translate and send on; at a hook where packets come in. */
@@ -301,18 +319,17 @@ static __always_inline int forward(struct __sk_buff *skb,
 		return TC_ACT_UNSPEC;
 	if (route)
 		ttl--;
-	/* What the client is told goes for what comes through the tunnel. */
-	if (flow->kind & SVC_FLOW_REPLY && flow->kind & SVC_FLOW_DSR &&
-	    conf->flags & SVC_PACKET_CLAMP && p->tcp & TCP_SYN &&
-	    clamp_mss(skb, p, tunnel_room(conf, p, route)))
+	if (flow->kind & SVC_FLOW_REPLY &&
+	    clamp_answer(skb, conf, p, flow, route))
 		return drop(SVC_DROP_NO_WRITE);
 	if (translate(skb, p, flow, ttl))
 		return TC_ACT_SHOT;
 	return deliver(skb, route);
 }
 
-/* What the destination means, as far as two look-ups tell: 0, or 1 and flags. */
-static __always_inline __u32 meant(const struct packet *p)
+/* What the destination means, as far as a few look-ups tell: 0, or 1 and flags. A
+ * node port's number at another address than a node's is whoever's it was. */
+static __always_inline __u32 meant(const struct packet *p, __u32 hook)
 {
 	struct svc_frontend_key key = {
 		.port = p->key.destination_port,
@@ -333,7 +350,9 @@ static __always_inline __u32 meant(const struct packet *p)
 	if (!p->is_v6)
 		set_v4(key.address, 0);
 	found = bpf_map_lookup_elem(&frontends, &key);
-	return found ? 1 | (found->mark & SVC_FRONTEND_TABLE) : 0;
+	if (!found || !serves_node_ports(p->key.destination, hook))
+		return 0;
+	return 1 | (found->mark & SVC_FRONTEND_TABLE);
 }
 
 /* Whether packets in mid-flow are worth a look among the frontends. */
@@ -395,7 +414,7 @@ static __always_inline int unknown(struct __sk_buff *skb,
 	if (!opens && hook == FROM_OUTSIDE && !any_table() &&
 	    !(conf->flags & SVC_PACKET_RESET_UNKNOWN))
 		return TC_ACT_UNSPEC;
-	means = meant(p);
+	means = meant(p, hook);
 	if (!means)
 		return hook == FROM_TUNNEL ? drop(SVC_DROP_NOT_A_FLOW) :
 		       opens		   ? nobodys(skb, p) :
@@ -544,9 +563,11 @@ static __always_inline int handle_coming(struct __sk_buff *skb, enum hook hook,
 						      SVC_TAIL_ICMP_OUTSIDE);
 		return leave_alone(hook);
 	}
+	/* At other addresses the port is like any other, and may be a service's. */
 	if (hook == FROM_OUTSIDE && p.key.protocol == IPPROTO_UDP &&
 	    p.key.destination_port == conf->tunnel_port &&
-	    p.fragment != FRAGMENT_LATER) {
+	    p.fragment != FRAGMENT_LATER &&
+	    same_address16(p.key.destination, own_end(conf, &p))) {
 		bpf_tail_call(skb, &tails, SVC_TAIL_DECAPSULATE);
 		return TC_ACT_UNSPEC;
 	}
@@ -555,7 +576,7 @@ static __always_inline int handle_coming(struct __sk_buff *skb, enum hook hook,
 
 	/* A new connection is a service's or nobody's. */
 	if (hook != FROM_TUNNEL &&
-	    (kind == PACKET_ECHO || (opens_tcp(&p) && !meant(&p))))
+	    (kind == PACKET_ECHO || (opens_tcp(&p) && !meant(&p, hook))))
 		return nobodys(skb, &p);
 	entry = find_flow(&p.key, &flow, &half);
 	if (!entry)
@@ -622,6 +643,9 @@ static __always_inline int handle_leaving(struct __sk_buff *skb, enum hook hook)
 		return forward_to_node(skb, conf, &p, &flow, entry->route,
 				       entry->node, hook);
 	}
+	if (hook == TO_OUTSIDE &&
+	    clamp_answer(skb, conf, &p, &flow, skb->ifindex))
+		return drop(SVC_DROP_NO_WRITE);
 	return translate(skb, &p, &flow, p.ttl) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 

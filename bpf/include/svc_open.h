@@ -5,6 +5,7 @@
 
 #include "svc_answer.h"
 #include "svc_conntrack.h"
+#include "svc_membership.h"
 #include "svc_select.h"
 #include "svc_tunnel.h"
 
@@ -147,13 +148,6 @@ static __always_inline int serves_node_ports(const __u8 *address, __u32 hook)
 	value = whose(address);
 	return class_of(value) == SVC_NODE_OWN ||
 	       (hook == FROM_WORKLOAD && value & SVC_NODE_PORTS);
-}
-
-static __always_inline int may_be_node_port(const struct svc_config *conf,
-					    __u16 port)
-{
-	return conf->node_ports && port >= conf->first_node_port &&
-	       port <= conf->last_node_port;
 }
 
 /* Loopback and zero addresses as such are the node's own sockets'. */
@@ -308,6 +302,24 @@ static __always_inline int claim_reply(const struct svc_packet_config *conf,
 	return 0;
 }
 
+/*
+ * Whether the entry that is there already, of which `old` is the copy, is another
+ * CPU's, which has just made it, or is as good as that. One whose mark was pushed out
+ * of the filter may have outlived its time or its backend: nobody has judged it.
+ */
+static __always_inline int may_adopt(const struct svc_packet_config *conf,
+				     const struct svc_flow_key *key,
+				     struct svc_flow *entry, __u64 now,
+				     struct packet_scratch *s)
+{
+	if (has_expired(conf, key, &s->old, entry, 1, now, &s->client) ||
+	    membership(&s->old, entry) == BACKEND_LEFT)
+		return 0;
+	other_key(key, &s->old, &s->client);
+	mark_recent(&s->client);
+	return 1;
+}
+
 /* Both entries. 0: done, or another CPU had just opened the flow, and it is in
  * `flow` now. */
 static __always_inline int remember_flow(const struct svc_packet_config *conf,
@@ -325,6 +337,8 @@ static __always_inline int remember_flow(const struct svc_packet_config *conf,
 	mark_recent(&p->key);
 	failed = bpf_map_update_elem(&halfopen, &p->key, &s->flow, BPF_NOEXIST);
 	entry = failed ? READ_FLOW(halfopen, &p->key, &s->old) : 0;
+	if (entry && !may_adopt(conf, &p->key, entry, now, s))
+		entry = 0;
 	if (failed && !entry)
 		failed = bpf_map_update_elem(&halfopen, &p->key, &s->flow,
 					     BPF_ANY);

@@ -51,6 +51,14 @@ static __always_inline __u32 frontend_check(const struct svc_frontend_key *key)
 		word[4] * SVC_CHECK_4) >> SVC_FRONTEND_CHECK_SHIFT;
 }
 
+/* Other ports are not worth a look for one. */
+static __always_inline int may_be_node_port(const struct svc_config *conf,
+					    __u16 port)
+{
+	return conf->node_ports && port >= conf->first_node_port &&
+	       port <= conf->last_node_port;
+}
+
 /* SVC_FOUND_BACKEND if there is such a frontend. */
 static __always_inline int find_frontend(const struct svc_frontend_key *key,
 					 struct svc_target *target)

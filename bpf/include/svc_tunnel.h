@@ -44,6 +44,13 @@ static __always_inline __u32 overhead(const struct packet *p)
 	return p->is_v6 ? OVERHEAD6 : OVERHEAD4;
 }
 
+/* This node's end of the tunnels of the packet's family; all zeros: none. */
+static __always_inline const __u8 *own_end(const struct svc_packet_config *conf,
+					   const struct packet *p)
+{
+	return p->is_v6 ? conf->address6 : conf->address4;
+}
+
 /* Whether a flow's packets of this direction go into a tunnel. */
 static __always_inline int goes_to_node(const struct svc_flow *flow, __u32 node)
 {
@@ -158,7 +165,7 @@ static __always_inline int clamp_mss(struct __sk_buff *skb,
 	__u16 most = room - TCP_HEADER - (p->is_v6 ? V6_HEADER : V4_HEADER);
 	__u32 at = p->l4 + TCP_HEADER, end;
 	__u8 length, option[4];
-	__u16 has, wanted = bpf_htons(most);
+	__u16 has, wanted = bpf_htons(most), from, to;
 
 	if (bpf_skb_load_bytes(skb, p->l4 + 12, &length, 1))
 		return 0;
@@ -175,8 +182,15 @@ static __always_inline int clamp_mss(struct __sk_buff *skb,
 			has = option[2] << 8 | option[3];
 			if (has <= most)
 				return 0;
-			if (bpf_l4_csum_replace(skb, p->l4 + 16, bpf_htons(has),
-						wanted, 2))
+			from = bpf_htons(has);
+			to = wanted;
+			/* The checksum is of 16-bit words: at an odd byte the
+			 * value's halves are in two, and the other way round. */
+			if ((at - p->l4) & 1) {
+				from = __builtin_bswap16(from);
+				to = __builtin_bswap16(to);
+			}
+			if (bpf_l4_csum_replace(skb, p->l4 + 16, from, to, 2))
 				return -1;
 			return bpf_skb_store_bytes(skb, at + 2, &wanted, 2, 0);
 		}
@@ -313,7 +327,7 @@ static __always_inline enum unwrapped
 unwrap(struct __sk_buff *skb, const struct svc_packet_config *conf,
        const struct packet *p, __u32 *from)
 {
-	const __u8 *own = p->is_v6 ? conf->address6 : conf->address4;
+	const __u8 *own = own_end(conf, p);
 	struct tunnel_header tunnel;
 	__u8 congestion = congestion_of(skb, p);
 	__u32 sender;

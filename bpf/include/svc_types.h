@@ -53,7 +53,7 @@ enum svc_drop_reason {
 	SVC_DROP_NOT_A_PEER = 14, /* a tunnelled packet from who is no node */
 	SVC_DROP_NOT_A_FLOW = 15, /* a tunnelled packet to no service */
 	SVC_DROP_OTHER_NODE = 16, /* a tunnelled packet of a flow that another node sends */
-	SVC_DROP_TOO_BIG = 17, /* for the tunnel; answered so */
+	SVC_DROP_TOO_BIG = 17, /* for the tunnel: answered so; or, out of it, for the client's side */
 	SVC_DROP_HOPS = 18, /* its time to live was over */
 	SVC_DROP_CONGESTION = 19, /* a tunnel's mark, on a packet that takes none */
 	SVC_DROP_REASONS = 20,

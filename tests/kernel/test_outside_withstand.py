@@ -157,6 +157,20 @@ def test_the_port_is_not_ours_alone(made: Bed, family: int) -> None:
 
 
 @FAMILY
+@pytest.mark.parametrize("where", [0, 1], ids=["local", "remote"])
+def test_a_service_on_the_tunnels_port(made: Bed, family: int, where: int) -> None:
+    """Its addresses are no end of a tunnel: clients outside are served there as on any other port."""
+    backend = made.nodes[where].pods[0]
+    vip = VIP if family == AF_INET else VIP6
+    fronts = at(VIP, VIP6, port=TUNNEL_PORT)
+    with (
+        made.serving("vxlan", *fronts, backends=backend_of(backend), kind="load-balancer"),
+        backend.listen(8080, "udp", family) as listener,
+    ):
+        talk(made.client, "udp", listener, (vip, TUNNEL_PORT))
+
+
+@FAMILY
 def test_beside_a_vxlan_device(made: Bed, family: int) -> None:
     """The kernel's own, with another number, on the same port between the same nodes: both carry traffic at once."""
     first, second, _ = made.nodes

@@ -48,6 +48,7 @@ from tests.lib.balanced import SMALL, VIP, VIP6, Balanced
 from tests.lib.flow_table import ROWS, Row
 from tests.lib.frames import TCP as TCPLayer
 from tests.lib.frames import Packet, addresses, check, flow, mapped, read
+from tests.lib.nodes import node_key
 from tests.lib.packet_path import DROP, PASS, REDIRECT, PacketPath, packet_path, serviced
 from tests.lib.svc import svc
 from tests.lib.world import World
@@ -341,6 +342,63 @@ def test_a_crowded_bucket(lab: Lab) -> None:
     assert lab.path.event("opened") == 1
 
 
+def test_a_mark_moves_to_the_front(lab: Lab) -> None:
+    """A flow that is used again takes no room of others in its bucket."""
+    lab.path.configure(Timeouts(*[2**31] * 7))
+    bucket, mark = packet_codec.filter_place(FLOW_KEY.pack(key(TCP)))
+    marks = lab.path.map("flow_filter")
+
+    def recent() -> list[int]:
+        packed = FILTER_BUCKET.unpack(marks.lookup(U32.pack(bucket)) or b"").recent
+        return list(struct.unpack(f"={FILTER_MARKS}I", packed))
+
+    lab.out(flags="S")
+    for before in range(FILTER_MARKS):
+        others = [2 * number + 1 for number in range(FILTER_MARKS - 1)]
+        have = bytes(FILTER_BUCKET.size)
+        for one in reversed([*others[:before], mark, *others[before:]]):
+            have = packet_codec.add_mark(have, one)
+        marks.update(U32.pack(bucket), have)
+        rewrite(lab.path, "halfopen", key(TCP), seen_ns=1)
+        assert lab.out(flags="S").destination == BACKEND
+        # Among the first ones it stays where it is.
+        assert recent() == ([mark, *others] if before > 2 else [*others[:before], mark, *others[before:]])
+    assert lab.path.event("opened") == 1
+
+
+def test_a_mark_that_was_lost(lab: Lab) -> None:
+    """A flow whose mark was pushed out begins anew: its old entry is no reason to go to a backend that has left."""
+    lab.out(flags="S")
+    lab.out("udp")
+    _lose_mark(lab.path, key(TCP))
+    _lose_mark(lab.path, key(UDP))
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    svc("backend", "delete", "web", f"{BACKEND}:8080")
+    assert lab.out("udp").destination == OTHER
+    assert lab.back("udp", backend=OTHER).source == VIP
+    assert lab.out(flags="S").destination == OTHER
+    assert lab.back(backend=OTHER, flags="SA", seq=500, ack=101).source == VIP
+
+
+def test_a_lost_mark_of_a_flow_that_goes_on(lab: Lab) -> None:
+    """An entry that still holds is kept, and the answers of its backend are known again."""
+    svc("backend", "add", "web", f"{OTHER}:8080")
+    for port in range(5000, 5020):
+        first = lab.out("udp", port=port).destination
+        _lose_mark(lab.path, key(UDP, port=port))
+        (back,) = (where for where in lab.path.table("halfopen") if where.destination_port == port)
+        _lose_mark(lab.path, back)
+        assert lab.out("udp", port=port).destination == first
+        assert lab.back("udp", port=port, backend=first).source == VIP
+    assert lab.path.event("opened") < 40
+
+
+def _lose_mark(path: PacketPath, where: FlowKey) -> None:
+    """Its whole bucket of the filter is another's."""
+    bucket, _ = packet_codec.filter_place(FLOW_KEY.pack(where))
+    path.map("flow_filter").update(U32.pack(bucket), bytes(FILTER_BUCKET.size))
+
+
 def test_an_acknowledgement_must_fit(lab: Lab) -> None:
     """Who has not seen the answer cannot make a flow answered."""
     lab.out(flags="S", seq=100)
@@ -524,6 +582,26 @@ def test_blocked_ports_of_a_service_address(lab: Lab) -> None:
         assert lab.path.run("from_workload", frame)[0] == verdict
     assert lab.path.run("from_workload", flow("udp", CLIENT, 5000, "10.96.0.30", 80))[0] == REDIRECT
     assert lab.path.drops("blocked") == 2
+
+
+def test_a_node_port_is_of_nodes_only(lab: Lab) -> None:
+    """The number alone says nothing: at other addresses it is whoever's it was, and a blocked address's is refused."""
+    vip, node, stranger = "10.96.0.31", "10.10.0.1", "192.0.2.9"
+    lab.made.add("node", f"{vip}:80/tcp", backends=[f"{BACKEND}:8080"], node_port=30080, block=True)
+    lab.path.map("node_addresses").update(node_key(f"{node}/32"), U32.pack(enums.NODE_OWN | enums.NODE_PORTS))
+    lab.path.configure(flags=enums.PACKET_RESET_UNKNOWN)
+    for program in ("from_workload", "from_outside"):
+        for flags in ("S", "A", "PA"):
+            frame = flow("tcp", CLIENT, 5000, stranger, 30080, b"direct", flags=flags)
+            assert lab.path.run(program, frame) == (PASS, frame)
+        frame = flow("tcp", CLIENT, 5001, node, 30080, flags="A")
+        assert lab.path.run(program, frame)[0] == REDIRECT
+        frame = flow("tcp", CLIENT, 5002, vip, 30080, flags="S")
+        assert lab.path.run(program, frame)[0] == REDIRECT
+    assert (lab.path.drops("blocked"), lab.path.drops("unknown_flow")) == (2, 2)
+    assert not lab.path.flows()
+    verdict, out = lab.path.run("from_workload", flow("tcp", CLIENT, 5003, node, 30080, flags="S"))
+    assert (verdict, addresses(out)) == (PASS, (CLIENT, BACKEND))
 
 
 def test_internal_policy(lab: Lab) -> None:

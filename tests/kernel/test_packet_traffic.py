@@ -15,9 +15,10 @@ import pytest
 from svcctl.maps import enums
 from tests.lib.balanced import inside
 from tests.lib.cluster import FAMILIES, Cluster, ask, both, conversation, talk
+from tests.lib.frames import ICMP, IP, Raw
 from tests.lib.pods import GATEWAY, batch, place, setting
 from tests.lib.svc import svc
-from tests.lib.tunnelled import datagram
+from tests.lib.tunnelled import datagram, listen_to_errors, told
 
 IP_RECVERR, IP_RECVTTL = 11, 12
 
@@ -233,6 +234,50 @@ def test_who_says_to_be_another(cluster: Cluster, check: int) -> None:
     ]
     assert [value.route >> 28 for value in routes] == [enums.ROUTE_PEER] * 2
     assert {value.device for value in routes} == {client.ifindex, backend.ifindex}
+
+
+@pytest.mark.parametrize("check", [1, 2, 0], ids=["strict", "loose", "unchecked"])
+def test_whose_errors_are_another_pods(cluster: Cluster, check: int) -> None:
+    """An ICMP error from a source that is not its sender's is the host's to judge, like any other packet."""
+    client, forger, backend = cluster.pods
+    for pod in cluster.pods:
+        setting(f"net/ipv4/conf/{pod.device}/rp_filter", str(check))
+    setting("net/ipv4/conf/all/rp_filter", "0")
+    cluster.attach()
+    vip = cluster.service(AF_INET, place(backend.address, 8080))
+
+    def forge(source: str, destination: str, about: bytes) -> None:
+        error = bytes(IP(src=source, dst=destination) / ICMP(type=3, code=1) / Raw(about))
+        with forger.inside(), socket.socket(AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+            raw.sendto(error, (destination, 0))
+
+    with (
+        backend.listen(8080, "udp") as server,
+        backend.listen(9000, "udp") as beside,
+        client.listen(9000, "udp") as other,
+        client.socket("udp") as one,
+        forger.socket("udp") as last,
+    ):
+        one.bind((client.address, 45690))
+        listen_to_errors(one)
+        listen_to_errors(server)
+        one.sendto(b"1", (vip, 80))
+        assert server.recvfrom(16) == (b"1", (client.address, 45690))
+        server.sendto(b"2", (client.address, 45690))
+        assert one.recv(16) == b"2"
+        # About what the client has sent, as if of the backend; and about the answer, as if of the client.
+        forge(backend.address, client.address, datagram((client.address, 45690), (backend.address, 8080)))
+        forge(client.address, vip, datagram((vip, 80), (client.address, 45690)))
+        for to in (other, beside):
+            last.sendto(b"the last", to.getsockname()[:2])
+            assert to.recv(16) == b"the last"
+        for who, peer in ((one, (vip, 80)), (server, (client.address, 45690))):
+            error = told(who)
+            if check == 1:
+                assert error is None
+            else:
+                assert error is not None
+                assert (error.type, error.code, error.destination) == (3, 1, peer)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

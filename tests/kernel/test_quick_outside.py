@@ -41,7 +41,7 @@ from tests.lib.world import World
     "encapsulate: helper skb_adjust_room", "encapsulate: helper skb_change_type",
     "encapsulate: helper skb_load_bytes", "encapsulate: helper skb_pull_data",
     "encapsulate: helper skb_store_bytes", "encapsulate: map array", "encapsulate: map hash",
-    "encapsulate: map percpu_array", "encapsulate: tc", "from_workload: map lpm_trie",
+    "encapsulate: map percpu_array", "encapsulate: tc", "from_outside: map lpm_trie", "from_workload: map lpm_trie",
     "icmp_from: helper tail_call", "icmp_from: map array", "icmp_from: map lpm_trie",
     "icmp_from: map prog_array", "icmp_leaving: helper fib_lookup", "icmp_leaving: helper l4_csum_replace",
     "icmp_leaving: helper map_lookup_elem", "icmp_leaving: helper redirect",
