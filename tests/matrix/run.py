@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FEWEST = 4
 AT_A_TIME = 2
 GUEST_S = 900.0  # for one guest, whatever happens: four times what it takes beside other work
-TEST_TIMEOUT_S = 200  # of one test in it: below, so that the one that hangs is named
+TEST_TIMEOUT_S = 300  # of one test in it: below, so that the one that hangs is named
 SLOWNESS = 20  # how many times slower than the machine itself; tests scale their own time limits by it
 # Lines of the kernel's log that are somebody's bug. A soft lockup is only the interpreter's slowness.
 SPLAT = re.compile(
