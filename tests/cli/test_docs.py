@@ -165,7 +165,7 @@ def test_groff_has_nothing_to_say(page: Path) -> None:
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
     done = subprocess.run(
-        ["groff", "-man", "-ww", "-z", "-Tutf8", str(page)], capture_output=True, text=True, check=False
+        ["groff", "-t", "-man", "-ww", "-z", "-Tutf8", str(page)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     first_lines = plain(page).split("\n")[:6]

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
+import yaml
 
 import svcctl
 from svcctl.bpf.errors import BpfError
@@ -95,7 +96,7 @@ def everybodys() -> Iterator[list[str]]:
     """`svcctl` as a command that any uid may run, wherever the checkout lies and whatever its modes are."""
     directory = tempfile.mkdtemp(prefix="svcctl-test-")
     try:
-        for package in (svcctl, click):
+        for package in (svcctl, click, yaml):
             assert package.__file__
             source = Path(package.__file__).parent
             # With its __pycache__, or each run compiles; what another process is writing there has a number at its end.
