@@ -18,6 +18,9 @@ from svcctl.state.session import pin_error
 from svcctl.state.writer import link_info
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from svcctl.bpf.link import LinkInfo
     from svcctl.bpf.map import Map
     from svcctl.bpf.object import Object
     from svcctl.maps.catalog import ProgramShape
@@ -106,21 +109,29 @@ def attach_netns(writer: Writer) -> None:
     shape = catalog.DISPATCH
     known = record_netns(writer)
     key = layouts.ATTACHMENT_KEY.pack(netns_key(writer.netns.inode))
-    info = link_info(writer, shape)
-    if info is not None and info.netns_inode != writer.netns.inode:
-        drop_link(writer.pin(shape.link_pin))  # detached by hand: the pin is left, and attaches nothing
-        info = None
-    if info is None:
-        with (
-            Program.open_pinned(writer.pin(shape.pin)) as program,
-            Link.create(program, writer.netns.fd, shape.hook) as link,
-        ):
-            link.pin(writer.pin(shape.link_pin))
-            info = link.info
+    info = make_link(writer, shape, writer.netns.fd, lambda have: have.netns_inode == writer.netns.inode)
     if layouts.ATTACHMENT.unpack(known).link_id != info.id:
         writer.map("attachments").update(
             key, layouts.ATTACHMENT.pack(Attachment(shape.number, info.id, time.time_ns(), 0, 0))
         )
+
+
+def make_link(writer: Writer, shape: ProgramShape, fd: int, is_there: Callable[[LinkInfo], bool]) -> LinkInfo:
+    """The link at a program's pin, made and pinned if there is none on what `fd` is open on, which `is_there` tells.
+
+    One that was detached by hand, or whose target has gone, leaves its pin, and attaches nothing. Inside `changing()`.
+    """
+    info = link_info(writer, shape)
+    if info is not None and is_there(info):
+        return info
+    if info is not None:
+        drop_link(writer.pin(shape.link_pin))
+    with (
+        Program.open_pinned(writer.pin(shape.pin)) as program,
+        Link.create(program, fd, shape.hook) as link,
+    ):
+        link.pin(writer.pin(shape.link_pin))
+        return link.info
 
 
 def detach_netns(writer: Writer) -> None:

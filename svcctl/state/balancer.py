@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from svcctl.bpf import probe
 from svcctl.bpf.errors import BpfError
-from svcctl.bpf.link import Link, query_programs
+from svcctl.bpf.link import query_programs
 from svcctl.bpf.program import Program
 from svcctl.errors import Conflict, UsageProblem
 from svcctl.host import cgroup
@@ -20,7 +20,7 @@ from svcctl.maps import catalog, enums, layouts
 from svcctl.maps.layouts import Attachment, AttachmentKey
 from svcctl.maps.service_layouts import CONFIG, Config
 from svcctl.state import swap
-from svcctl.state.attach import drop_link
+from svcctl.state.attach import drop_link, make_link
 from svcctl.state.balancer_settings import setting_changes
 from svcctl.state.foreign import map_names
 from svcctl.state.programs import load_object
@@ -310,17 +310,7 @@ def attach_hook(writer: Writer, shape: ProgramShape, fd: int, number: int) -> No
     attachments = writer.map("attachments")
     if attachments.lookup(key) is None:
         attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.number, 0, time.time_ns(), 0, 0)))
-    info = link_info(writer, shape)
-    if info is not None and info.cgroup_id != number:
-        drop_link(writer.pin(shape.link_pin))  # its cgroup has gone
-        info = None
-    if info is None:
-        with (
-            Program.open_pinned(writer.pin(shape.pin)) as program,
-            Link.create(program, fd, shape.hook) as link,
-        ):
-            link.pin(writer.pin(shape.link_pin))
-            info = link.info
+    info = make_link(writer, shape, fd, lambda have: have.cgroup_id == number)
     attachments.update(key, layouts.ATTACHMENT.pack(Attachment(shape.number, info.id, time.time_ns(), 0, 0)))
     for other, _ in list(attachments.items()):
         record = layouts.ATTACHMENT_KEY.unpack(other)

@@ -93,25 +93,40 @@ def planned(place: Place) -> list[Removed]:
     except PermissionError:  # a member of the state's group
         place.notice(f"not looked at: leftovers and dead states: {place.bpffs} may be listed by root only")
     try:
-        own, consistent = read_consistent(place, _planned_rows)
+        own, consistent = read_consistent(place, _read_garbage)
     except NotLoaded:
         return rows
+    if own.unseen is not None:
+        place.notice(f"not looked at: interfaces: {own.unseen}")
+    rows += _own_rows(own.pins, own.unused, own.gone)
+    rows += _service_rows(place, own.services)
+    rows += _flow_rows(own.over)
     if not consistent:
         place.notice(INCONSISTENT)
-    return rows + own
+    return rows
 
 
-def _planned_rows(reader: Reader) -> list[Removed]:
+class _Found(NamedTuple):
+    """What is to be removed of the namespace's own state; `unseen`: why interfaces that are gone could not be told."""
+
+    pins: list[str]
+    unused: list[Destination]
+    gone: list[tuple[int, str]]
+    unseen: PermissionProblem | None
+    services: service_gc.Garbage
+    over: int
+
+
+def _read_garbage(reader: Reader) -> _Found:
+    """Says nothing, as it may be read more than once."""
     gone: list[tuple[int, str]] = []
+    unseen = None
     try:
         gone = gone_interfaces(reader)
     except PermissionProblem as problem:
-        reader.place.notice(f"not looked at: interfaces: {problem}")
-    return [
-        *_own_rows(_swap_pins(reader), unused_destinations(reader), gone),
-        *_service_rows(reader.place, service_gc.find(reader)),
-        *_flow_rows(_count_over(reader)),
-    ]
+        unseen = problem
+    unused, services = unused_destinations(reader), service_gc.find(reader)
+    return _Found(_swap_pins(reader), unused, gone, unseen, services, _count_over(reader))
 
 
 def _dead(place: Place) -> list[str]:

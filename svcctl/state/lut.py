@@ -83,11 +83,11 @@ def _table(state: State, stored: Stored, block: int, each: BackendSet, ids: dict
 def shares(table: Table, without: Collection[Backend] = ()) -> list[Share]:
     """A table's backends by address; with `without`, how many slots they would have if those were not there."""
     total = len(table.slots)
-    found = maglev.shares(_names(table))
+    old = _names(table)
+    found = maglev.shares(old)
     after: dict[bytes, int] = {}
     kept: dict[bytes, int] = {}
     if without:
-        old = _names(table)
         new = without_backends(old, table, without)
         after = maglev.shares(new)
         kept = maglev.shares(name for name, other in zip(old, new, strict=False) if name == other)

@@ -7,25 +7,22 @@ writing are copied before the swap, and what was added meanwhile is added after 
 
 from __future__ import annotations
 
-import os
 from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 from svcctl.bpf.btf import Btf
-from svcctl.bpf.errors import BpfError
-from svcctl.bpf.map import Map
 from svcctl.errors import Incompatible
 from svcctl.maps import catalog
 from svcctl.maps.layouts import SOCKETS_PER_DESTINATION, U32
 from svcctl.record import Record
-from svcctl.state.place import check_owner, missing_pin
 from svcctl.state.programs import load_object
-from svcctl.state.session import pin_error
+from svcctl.state.session import open_pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from svcctl.bpf.map import Map
     from svcctl.bpf.program import Program
     from svcctl.maps.layouts import Layout
     from svcctl.state.session import State
@@ -59,14 +56,7 @@ class Field(Record):
 def open_any(state: State, name: str, prefix: str = "") -> Map:
     """A pinned map whatever its shape. Raises Incompatible for another type, PermissionProblem for another's pin."""
     path = state.pin(prefix + name)
-    try:
-        check_owner(path, os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        raise missing_pin(path) from None
-    try:
-        opened = Map.open_pinned(path, read_only=state.read_only)
-    except BpfError as error:
-        raise pin_error(error, path) from error
+    opened = open_pin(path, read_only=state.read_only)
     if opened.info.type != catalog.MAPS[name].type:
         found = opened.info.type
         opened.close()

@@ -227,9 +227,8 @@ def _read_one(place: Place, path: str, inode: int) -> Picture:
     """A directory of whatever namespace: its identity is not judged, a dead one is shown as well."""
 
     def opening(place: Place) -> Reader:
-        reader = Reader(
-            place, Netns.open(place.netns), path
-        )  # State owns a namespace; nothing of it is asked
+        # A State owns a namespace; nothing of this one is asked.
+        reader = Reader(place, Netns.open(place.netns), path)
         try:
             places.check_owner(path, os.stat(path))
             need_current_schema(check_meta(reader.meta(), reader.pin("meta")))

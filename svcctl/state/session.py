@@ -109,12 +109,11 @@ class State:
     def is_recorded(self, half: Half) -> bool:
         """Whether `programs` says that the half's first program was loaded. Raises Incompatible without that map."""
         try:
-            data = self.map("programs").lookup(U32.pack(half.programs[0].number))
+            return self.program_record(half.programs[0].number).id != 0
         except Incompatible:
             if not self.has_map("programs"):
                 raise
             return False  # of another layout
-        return data is not None and layouts.PROGRAM.unpack(data).id != 0
 
     def program_record(self, index: int) -> ProgramRecord:
         """What `programs` says of a program; id 0 if it was never loaded."""
@@ -149,8 +148,7 @@ class State:
             (catalog.PACKET[0].number, catalog.PACKET_READS),
         ):
             mine = [name for name in reads if name in asked]
-            data = self.map("programs").lookup(U32.pack(index)) if mine else None
-            record = layouts.PROGRAM.unpack(data) if data else None
+            record = self.program_record(index) if mine else None
             if record is None or not record.id:
                 continue
             known = program_map_ids(record)
@@ -181,8 +179,8 @@ def program_map_ids(record: ProgramRecord) -> set[int]:
     return {U32.unpack_from(record.map_ids, 4 * index)[0] for index in range(count)}
 
 
-def open_map(path: str, name: str, *, read_only: bool) -> Map:
-    """Open a pinned map and compare its shape with the catalogue, all differences at once."""
+def open_pin(path: str, *, read_only: bool) -> Map:
+    """A pinned map of whatever shape. Raises Incompatible for what is none, PermissionProblem for another's pin."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -193,9 +191,14 @@ def open_map(path: str, name: str, *, read_only: bool) -> Map:
         raise Incompatible(f"open {path}: not a pinned object", hint="'svcctl check' lists what is broken")
     places.check_owner(path, status)
     try:
-        opened = Map.open_pinned(path, read_only=read_only)
+        return Map.open_pinned(path, read_only=read_only)
     except BpfError as error:
         raise pin_error(error, path) from error
+
+
+def open_map(path: str, name: str, *, read_only: bool) -> Map:
+    """As `open_pin`, comparing its shape with the catalogue, all differences at once."""
+    opened = open_pin(path, read_only=read_only)
     shape, info = catalog.MAPS[name], opened.info
     wrong = [
         f"{what} {have}, expected {want}"
