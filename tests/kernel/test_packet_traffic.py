@@ -16,7 +16,7 @@ from svcctl.maps import enums
 from tests.lib.balanced import inside
 from tests.lib.cluster import FAMILIES, Cluster, ask, both, conversation, talk
 from tests.lib.frames import ICMP, IP, Raw
-from tests.lib.pods import GATEWAY, batch, place, setting
+from tests.lib.pods import GATEWAY, Pod, batch, place, setting
 from tests.lib.svc import svc
 from tests.lib.tunnelled import datagram, listen_to_errors, told
 
@@ -187,20 +187,33 @@ def test_what_the_balancer_resolved_is_left_alone(cluster: Cluster) -> None:
         assert len(cluster.path.flows()) == 2
 
 
-@pytest.mark.parametrize("check", [1, 2, 0], ids=["strict", "loose", "unchecked"])
-def test_who_says_to_be_another(cluster: Cluster, check: int) -> None:
-    """The host's check of sources is not got round by a service, nor by a flow that is there: what it would drop is
-    dropped, what it lets by arrives; who speaks for itself goes straight on meanwhile."""
-    client, forger, backend = cluster.pods
+CHECK = pytest.mark.parametrize("check", [1, 2, 0], ids=["strict", "loose", "unchecked"])
+
+
+def checked(cluster: Cluster, check: int) -> str:
+    """Sources checked by the host, the packet path, and a service of the last pod: its address."""
     for pod in cluster.pods:
         setting(f"net/ipv4/conf/{pod.device}/rp_filter", str(check))
     setting("net/ipv4/conf/all/rp_filter", "0")
     cluster.attach()
-    vip = cluster.service(AF_INET, place(backend.address, 8080))
+    return cluster.service(AF_INET, place(cluster.pods[-1].address, 8080))
+
+
+def send_raw(pod: Pod, packet: bytes, destination: str) -> None:
+    """A packet with its IPv4 header, whoever that says it is from."""
+    with pod.inside(), socket.socket(AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+        raw.sendto(packet, (destination, 0))
+
+
+@CHECK
+def test_who_says_to_be_another(cluster: Cluster, check: int) -> None:
+    """The host's check of sources is not got round by a service, nor by a flow that is there: what it would drop is
+    dropped, what it lets by arrives; who speaks for itself goes straight on meanwhile."""
+    client, forger, backend = cluster.pods
+    vip = checked(cluster, check)
 
     def forge(source: tuple[str, int], destination: tuple[str, int], payload: bytes) -> None:
-        with forger.inside(), socket.socket(AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
-            raw.sendto(datagram(source, destination, payload), (destination[0], 0))
+        send_raw(forger, datagram(source, destination, payload), destination[0])
 
     with backend.listen(8080, "udp") as server, client.socket("udp") as one:
         one.bind((client.address, 45690))
@@ -236,20 +249,15 @@ def test_who_says_to_be_another(cluster: Cluster, check: int) -> None:
     assert {value.device for value in routes} == {client.ifindex, backend.ifindex}
 
 
-@pytest.mark.parametrize("check", [1, 2, 0], ids=["strict", "loose", "unchecked"])
+@CHECK
 def test_whose_errors_are_another_pods(cluster: Cluster, check: int) -> None:
     """An ICMP error from a source that is not its sender's is the host's to judge, like any other packet."""
     client, forger, backend = cluster.pods
-    for pod in cluster.pods:
-        setting(f"net/ipv4/conf/{pod.device}/rp_filter", str(check))
-    setting("net/ipv4/conf/all/rp_filter", "0")
-    cluster.attach()
-    vip = cluster.service(AF_INET, place(backend.address, 8080))
+    vip = checked(cluster, check)
 
     def forge(source: str, destination: str, about: bytes) -> None:
         error = bytes(IP(src=source, dst=destination) / ICMP(type=3, code=1) / Raw(about))
-        with forger.inside(), socket.socket(AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
-            raw.sendto(error, (destination, 0))
+        send_raw(forger, error, destination)
 
     with (
         backend.listen(8080, "udp") as server,

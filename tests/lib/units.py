@@ -65,10 +65,16 @@ def run(unit: str, setting: str) -> subprocess.CompletedProcess[str]:
                 *words,
             ]
         done = subprocess.run(words, text=True, capture_output=True, check=False, cwd=ROOT)
-        made = set(re.findall(r"socket\((AF_\w+)", trace.read()))
-    (families,) = settings(unit, "RestrictAddressFamilies")
-    assert made <= set(families.split()), f"{unit}: {setting}: sockets of {made}"
+        _only_its_families(unit, trace.read())
     return done
+
+
+def _only_its_families(unit: str, trace: str) -> set[str]:
+    """The families of the sockets that strace saw being made: those that RestrictAddressFamilies= leaves."""
+    made = set(re.findall(r"socket\((AF_\w+)", trace))
+    (families,) = settings(unit, "RestrictAddressFamilies")
+    assert made <= set(families.split()), f"{unit}: sockets of {made}"
+    return made
 
 
 @contextlib.contextmanager
@@ -87,10 +93,7 @@ def watched(unit: str, pid: int) -> Iterator[None]:
         finally:
             tracer.terminate()
             tracer.communicate(timeout=60)
-        made = set(re.findall(r"socket\((AF_\w+)", trace.read()))
-    (families,) = settings(unit, "RestrictAddressFamilies")
-    assert made, "nothing was seen"
-    assert made <= set(families.split()), f"{unit}: sockets of {made}"
+        assert _only_its_families(unit, trace.read()), "nothing was seen"
 
 
 def allowed_calls(unit: str) -> set[str]:

@@ -90,13 +90,17 @@ def run_one(kernel: kernels.Kernel, names: Sequence[str], deadline: float) -> Re
     command += ["--junitxml=/run/guest/report", *files]
     # A virtual environment's python is a link to the real one, which may be on another file system.
     paths = [ROOT, kernel.directory, Path(sys.prefix), Path(sys.base_prefix)]
+
+    def boot() -> vm.Outcome:
+        return vm.run(kernel, command, timeout_s=max(1.0, deadline - time.monotonic()), shares=paths)
+
     try:
-        outcome = vm.run(kernel, command, timeout_s=max(1.0, deadline - time.monotonic()), shares=paths)
+        outcome = boot()
         if PATCHED in outcome.console:
             print(
                 f"{kernel.release}: {PATCHED}: the emulator was late with patched code; once more", flush=True
             )
-            outcome = vm.run(kernel, command, timeout_s=max(1.0, deadline - time.monotonic()), shares=paths)
+            outcome = boot()
     except (vm.VmError, OSError) as problem:
         return Result(kernel, 0, (), (), 0.0, "", str(problem))
     return judge(kernel, outcome, len(names))
